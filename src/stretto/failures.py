@@ -73,12 +73,12 @@ def is_assertion(error: Exception) -> bool:
     return traceback.extract_tb(error.__traceback__)[-1].filename.startswith(_COMPILER[0])
 
 
-def is_of_compile(error: StrettoError) -> bool:
+def is_compile_failure(error: StrettoError) -> bool:
     """Return True if the error is from a compile, not from a run."""
     return error.stage is not None or isinstance(error, CaptureError)
 
 
-def is_defect(error: StrettoError) -> bool:
+def is_reportable_bug(error: StrettoError) -> bool:
     """Return True if the failure is a bug of stretto that the user should report."""
     return error.remedy is not None and REPORT in error.remedy
 

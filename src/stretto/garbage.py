@@ -41,11 +41,11 @@ def _leave() -> None:
     with _lock:
         _blocks = max(_blocks - 1, 0)  # `_after_fork` may have reset it to 0
         if not _blocks:
-            _all_are_old()
+            _move_to_oldest_generation()
             gc.enable()
 
 
-def _all_are_old() -> None:
+def _move_to_oldest_generation() -> None:
     """Move all objects to the oldest generation: new ones would be searched at once, old ones are
     not."""
     if not gc.get_freeze_count():  # else objects that the user has frozen would be unfrozen

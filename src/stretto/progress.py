@@ -109,7 +109,7 @@ def compiling(name: str) -> Generator[None]:
 
 
 @contextmanager
-def stage(name: str) -> Generator[None]:
+def logged_stage(name: str) -> Generator[None]:
     """Log one stage of the current compile and show its name."""
     progress = _current.get()
     if progress is not None:

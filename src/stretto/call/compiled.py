@@ -12,13 +12,13 @@ import torch
 from torch.utils import _pytree as pytree
 
 from stretto.call.compiler import AUTO, Compiler, require_backend, target_machine
-from stretto.call.eager import Notices, RunsEager, Trained
+from stretto.call.eager import Notices, RequiresGrad, RunsEager
 from stretto.call.entry import Entry
-from stretto.call.fallback import CallSegments, Fallback, NotNative
+from stretto.call.fallback import CallSegments, Fallback, RunInPython
 from stretto.call.programs import Programs
 from stretto.errors import BuildError, CaptureError, RunError, StrettoError
-from stretto.failures import is_of_compile
-from stretto.frontends.python import Surroundings
+from stretto.failures import is_compile_failure
+from stretto.frontends.python import Caller
 from stretto.frontends.python.control.settled import is_settled
 from stretto.frontends.python.tracing.admission import active_transformation, check_inputs
 from stretto.options import Options
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-_OF_COPIES = frozenset(("__copy__", "__deepcopy__", "__setstate__"))
+_COPY_HOOKS = frozenset(("__copy__", "__deepcopy__", "__setstate__"))
 """Copy hooks that `Compiled.__getattr__` hides: those of the original would make an uncompiled
 copy."""
 
-_READERS = frozenset(
+_PASSED_THROUGH = frozenset(
     (
         "buffers", "children", "modules", "named_buffers", "named_children", "named_modules",
         "named_parameters", "parameters", "state_dict",
@@ -70,10 +70,10 @@ class Compiled:
         self._backend = backend
         self._options = options
         self._dynamic = dynamic
-        self._fallback = Fallback(pieces or CallSegments(self._piece)) if fallback else None
-        self._surroundings = Surroundings.CUT if fallback else Surroundings.COMPILED
+        self._fallback = Fallback(pieces or CallSegments(self._compile_part)) if fallback else None
+        self._surroundings = Caller.CUT if fallback else Caller.COMPILED
         if pieces is not None:
-            self._surroundings = Surroundings.PYTHON
+            self._surroundings = Caller.PYTHON
         self._compiler = Compiler(
             function, backend, options, self._surroundings, cut=fallback, target=target
         )
@@ -105,7 +105,7 @@ class Compiled:
             eager = call
         except (RunError, CaptureError) as error:
             if error.location is None:  # errors about sizes or memory name no line
-                error.location = self._compiler.place()
+                error.location = self._compiler.definition_location()
             raise
         except RuntimeError:  # such as the missing shape of a nested tensor: name the reason
             check_inputs([x for x in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(x)])
@@ -118,13 +118,13 @@ class Compiled:
         try:
             try:
                 self._programs.find(args, {})
-            except Trained:
+            except RequiresGrad:
                 with torch.no_grad():
                     self._programs.find(args, {})
         except RunsEager as call:
             self._notices.eager(call)
         except StrettoError as error:
-            if self._fallback is None or not is_of_compile(error):
+            if self._fallback is None or not is_compile_failure(error):
                 raise
 
     def _eager(self, why: RunsEager, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -145,13 +145,13 @@ class Compiled:
                 try:
                     return self._call(args, kwargs)
                 except StrettoError as error:
-                    if not is_of_compile(error):
+                    if not is_compile_failure(error):
                         raise
                     fallback.note(key, error)
             return fallback.run(self._function, args, kwargs)
         return self._eager(eager, args, kwargs)
 
-    def _piece(self, function: Callable[..., Any], *, segment: bool) -> Compiled:
+    def _compile_part(self, function: Callable[..., Any], *, segment: bool) -> Compiled:
         """Compile a function that Python code calls, or a segment of one, with the settings of
         this object."""
         assert self._fallback is not None
@@ -164,15 +164,15 @@ class Compiled:
         try:
             found = self._programs.find(args, {})
         except RunsEager as call:
-            raise NotNative(str(call)) from None
+            raise RunInPython(str(call)) from None
         try:
             return self._programs.run(found, args, {})
         except RunError as error:
-            raise NotNative(f"the program raised {error}") from None
+            raise RunInPython(f"the program raised {error}") from None
         except StrettoError:
             raise
         except Exception as error:  # the function's own exception, raised again by Python
-            raise NotNative(f"the program raised {error!r}") from None
+            raise RunInPython(f"the program raised {error!r}") from None
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Bind a compiled method to its instance. All instances share one table of signatures."""
@@ -202,11 +202,15 @@ class Compiled:
         return Compiled if module is None else module.__class__
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OF_COPIES:
+        if name in _COPY_HOOKS:
             raise AttributeError(name)
         found = getattr(self.__dict__["_function"], name)
         module = self.__dict__["_module"]
-        if module is None or getattr(found, "__self__", None) is not module or name in _READERS:
+        if (
+            module is None
+            or getattr(found, "__self__", None) is not module
+            or name in _PASSED_THROUGH
+        ):
             return found
         return functools.partial(self._call_method, found)
 
@@ -238,7 +242,7 @@ class Compiled:
         if len(self.signatures) != 1:
             return None
         (entry,) = self.signatures
-        needs_more = entry.varies or entry.takes_ints or entry.fits_sizes is not None
+        needs_more = entry.needs_more_than_key or entry.takes_ints or entry.fits_sizes is not None
         return None if needs_more or is_settled(entry.captured.program) else entry
 
     def synchronize(self) -> None:

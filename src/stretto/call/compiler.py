@@ -23,16 +23,16 @@ from stretto.errors import BuildError, CaptureError, RunError, SourceLocation, S
 from stretto.failures import is_assertion, stage_failures
 from stretto.frontends.python import (
     ArgumentLeaf,
+    Caller,
     Captured,
     Fetched,
     IntLeaf,
-    NotNative,
     Reading,
-    Surroundings,
+    RunInPython,
     capture,
 )
 from stretto.frontends.python.tracing.admission import check_inputs
-from stretto.frontends.python.tracing.history import Settling
+from stretto.frontends.python.tracing.history import SettledBranches
 from stretto.frontends.python.tracing.locations import definition
 from stretto.ir.core import Program
 from stretto.lowering.targets import NO_UPDATES, Updates
@@ -236,11 +236,11 @@ class Compiler:
     function: Callable[..., Any]
     backend: str
     options: Options
-    surroundings: Surroundings
+    surroundings: Caller
     cut: bool
     target: str | None = None
     windows: frozenset[SourceLocation] = frozenset()
-    settling: Settling = field(default_factory=Settling)
+    settling: SettledBranches = field(default_factory=SettledBranches)
 
     @property
     def name(self) -> str:
@@ -253,9 +253,9 @@ class Compiler:
     def may_run_in_python(self) -> bool:
         """True if a call may run the function itself. A segment may not: its caller runs its
         statements instead."""
-        return self.surroundings is not Surroundings.PYTHON
+        return self.surroundings is not Caller.PYTHON
 
-    def place(self) -> SourceLocation | None:
+    def definition_location(self) -> SourceLocation | None:
         """Return the place where the function is defined; None if it has no Python source."""
         function: Any = self.function
         if isinstance(function, torch.jit.ScriptModule):
@@ -265,7 +265,7 @@ class Compiler:
         code = getattr(inspect.unwrap(function), "__code__", None)
         return None if code is None else definition(code)
 
-    def learn(self, entry: Entry, error: RunError) -> bool:
+    def refute_window(self, entry: Entry, error: RunError) -> bool:
         """If the run stopped at a slice that reaches beyond its dim, which the capture had ruled
         out, refute the entry and return True: the next capture clamps slices there."""
         place = error.location
@@ -276,7 +276,7 @@ class Compiler:
         entry.is_refuted = True
         return True
 
-    def chosen(self, tensors: Sequence[torch.Tensor]) -> Machine:
+    def machine_for(self, tensors: Sequence[torch.Tensor]) -> Machine:
         """Return the machine for these inputs. With a target the inputs must be on the host."""
         if self.target is None:
             return choose_machine(self.backend, tensors)
@@ -285,7 +285,7 @@ class Compiler:
 
     def machine(self, tensors: Sequence[torch.Tensor]) -> Machine:
         """Return the machine for these inputs, ready to compile for them."""
-        machine = self.chosen(tensors)
+        machine = self.machine_for(tensors)
         with stage_failures("machine"):
             machine.require_ready()
             machine.prepare(self.options)
@@ -336,9 +336,9 @@ class Compiler:
                     raise
             reason = f"{type(error).__name__} was raised while it was captured: {error}"
             if self.cut:
-                raise CaptureError(reason, location=self.place()) from error
-            if self.surroundings is Surroundings.PYTHON:  # a segment
-                raise NotNative(reason) from error
+                raise CaptureError(reason, location=self.definition_location()) from error
+            if self.surroundings is Caller.PYTHON:  # a segment
+                raise RunInPython(reason) from error
             raise
 
     def build(
@@ -378,7 +378,7 @@ class Compiler:
                 if captured.sizes.symbols:
                     holding = base.family.state is not None
                     fits = fitting(captured.sizes, ints, holding=holding)
-                    entry.is_for(fits, holding=holding)
+                    entry.set_size_check(fits, holding=holding)
             if self.options.check and not machine.is_oracle:
                 entry.checker = Checker(captured.program, self.options.max_depth)
             check_written(entry, tensors, reading)

@@ -18,7 +18,7 @@ from stretto.options import Options
 from stretto.text import counted
 
 _REMEDY = "Call it under torch.no_grad() to run it compiled."
-_REMEDY_OF_MADE = "Make the tensor without requires_grad to run it compiled."
+_REMEDY_FOR_CREATED = "Make the tensor without requires_grad to run it compiled."
 
 
 class RunsEager(Exception):
@@ -34,26 +34,26 @@ def is_training(module: torch.nn.Module) -> bool:
     return getattr(module, "training", False)
 
 
-class Trained(RunsEager):
+class RequiresGrad(RunsEager):
     """Raised for a call that runs eager because `tensor`, which it reads, requires grad; None: a
     tensor that it creates."""
 
     def __init__(self, tensor: torch.Tensor | None) -> None:
         self.tensor = tensor
-        verb, remedy = ("makes", _REMEDY_OF_MADE) if tensor is None else ("reads", _REMEDY)
+        verb, remedy = ("makes", _REMEDY_FOR_CREATED) if tensor is None else ("reads", _REMEDY)
         super().__init__(
             f"a tensor that it {verb} requires grad and training is not supported yet", remedy
         )
 
 
-def while_it_holds(call: Trained) -> Callable[[], None]:
+def recheck_requires_grad(call: RequiresGrad) -> Callable[[], None]:
     """Return a function that raises Trained again as long as the tensor is alive and requires
     grad."""
     wanted = None if call.tensor is None else weakref.ref(call.tensor)
 
     def check() -> None:
         if wanted is None:
-            raise Trained(None)
+            raise RequiresGrad(None)
         tensor = wanted()
         if tensor is not None:
             check_gradients((tensor,))
@@ -65,7 +65,7 @@ def check_gradients(tensors: Iterable[torch.Tensor]) -> None:
     """Raise Trained if one of the tensors that a call reads requires grad; call it with grad mode
     on. Eager would then build a graph that the caller means to use."""
     for tensor in filter(requires_grad, tensors):
-        raise Trained(tensor)
+        raise RequiresGrad(tensor)
 
 
 requires_grad = attrgetter("requires_grad")

@@ -35,7 +35,7 @@ from stretto.ops.effects import States, states_drawn_from
 from stretto.ops.properties import relations_of_sizes
 from stretto.options import Options
 from stretto.runtime.check import Checker
-from stretto.runtime.constants import Weights
+from stretto.runtime.constants import ConstantFreshness
 from stretto.runtime.probes import ProbeTable
 from stretto.runtime.probes import load as load_probes
 from stretto.runtime.sizes import InputSizes, Values
@@ -67,8 +67,8 @@ class Entry:
     executable: Executable
     stages: Stages
     seconds: float
-    keep: object
-    plain: bool = field(init=False)
+    example_arguments: object
+    takes_call_tensors: bool = field(init=False)
     single: bool = field(init=False)
     takes_ints: bool = field(init=False)
     int_count: int = 0
@@ -77,7 +77,7 @@ class Entry:
     sizes."""
     takes_held_sizes: bool = False
     """True if `fits_sizes` also compares sizes of tensors that objects hold."""
-    varies: bool = field(init=False)
+    needs_more_than_key: bool = field(init=False)
     checks_inputs: bool = field(init=False)
     read_sizes: Callable[[Sequence[torch.Tensor]], Values] | None = None
     """Reads the values of the symbols from the inputs of a call that is known to fit."""
@@ -96,22 +96,22 @@ class Entry:
     outside: tuple[torch.Tensor, ...] = field(init=False)
     """The tensors that the program uses and that are no inputs of calls."""
     watch: Watch = field(init=False)
-    weights: Weights = field(init=False)
+    weights: ConstantFreshness = field(init=False)
 
     def __post_init__(self) -> None:
         bindings = self.captured.inputs
         self.takes_ints = any(isinstance(b, IntLeaf) for b in bindings)
-        self.plain = not self.captured.mutations and all(
+        self.takes_call_tensors = not self.captured.mutations and all(
             isinstance(b, ArgumentLeaf) and b.index == n for n, b in enumerate(bindings)
         )
         self.checks_inputs = self.captured.writes or bool(self.captured.identical)
-        self.varies = self.checks_inputs or self.captured.objects is not None
+        self.needs_more_than_key = self.checks_inputs or self.captured.objects is not None
         folded = _folded(self.captured, self.stages)
         native = self.stages.machine.is_native
         check = _native_check() if native else None
         self.watch = Watch.of(self.captured, check)
         self.watch.guards.native = check
-        self.weights = Weights(folded, self.executable.copies, native=native)
+        self.weights = ConstantFreshness(folded, self.executable.copies, native=native)
         externals = (b.tensor for b in bindings if isinstance(b, External))
         self.outside = (*(source.tensor for source in self.captured.constants), *externals)
         self.constant_memory = {}
@@ -151,7 +151,11 @@ class Entry:
         again in Python."""
         self.calls += 1
         captured = self.captured
-        bound = list(tensors[: len(captured.inputs)]) if self.plain else self.bind(tensors, reading)
+        bound = (
+            list(tensors[: len(captured.inputs)])
+            if self.takes_call_tensors
+            else self.bind(tensors, reading)
+        )
         inputs = [t if t.is_contiguous() and not t.is_neg() else _plain(t) for t in bound]
         drawn = () if self.checker is None else self.checker.states()
         read = self.read_sizes
@@ -210,7 +214,7 @@ class Entry:
                     bound.append(binding.tensor)
         return bound
 
-    def is_for(self, fits: Fits, *, holding: bool = False) -> None:
+    def set_size_check(self, fits: Fits, *, holding: bool = False) -> None:
         """Make the entry one for all calls whose sizes fit; the run then need not compare them
         again.
 
@@ -240,7 +244,7 @@ class Entry:
         held = self.captured.objects
         return None if held is None else held.read(tensors, (args, kwargs))
 
-    def example(self) -> Reading:
+    def example_reading(self) -> Reading:
         """Return zeros in place of the tensors that objects held when the entry was compiled."""
         bindings = zip(self.captured.inputs, self.captured.program.main.params, strict=True)
         found = [

@@ -21,13 +21,13 @@ from torch.utils import _pytree as pytree
 from stretto.call.eager import warn
 from stretto.call.signatures import Key
 from stretto.errors import CaptureError, SourceLocation, StrettoError
-from stretto.failures import is_defect, is_of_compile
+from stretto.failures import is_compile_failure, is_reportable_bug
 from stretto.frontends.python import (
     MARK,
-    NotNative,
     Refused,
-    is_cut_into_pieces,
-    is_part,
+    RunInPython,
+    can_be_split,
+    is_separately_compilable,
     run_in_python,
 )
 from stretto.frontends.python.tracing.admission import active_transformation
@@ -83,9 +83,9 @@ class CallSegments:
         """Make a call for a statement that runs in Python, compiled if possible."""
         if not _has_tensor((args, kwargs)):
             return function(*args, **kwargs)
-        if is_part(function):
+        if is_separately_compilable(function):
             return self.part(function)(*args, **kwargs)
-        if is_cut_into_pieces(function) and active_transformation() is None:
+        if can_be_split(function) and active_transformation() is None:
             return run_in_python(function, args, kwargs, self)
         return function(*args, **kwargs)
 
@@ -111,19 +111,19 @@ class CallSegments:
             reason = f"compiled {MOST_SIGNATURES} times, as its arguments always differ"
             raise Refused(CaptureError(reason), (), always=True)
         if active_transformation() is not None:
-            raise NotNative
+            raise RunInPython
         MARK.clear()
         drawn = states_of((None,))
         try:
             return compiled.run_segment(args)
         except StrettoError as error:
-            if not is_of_compile(error):
+            if not is_compile_failure(error):
                 raise
             restore(drawn)
             warn_of_defect(error)
             at = MARK.blamed or {MARK.statement}
             raise Refused(error, at if error.stage is None else ()) from None
-        except NotNative as error:
+        except RunInPython as error:
             LOG.info("statements run in Python once: %s", error)
             restore(drawn)
             raise
@@ -177,7 +177,7 @@ class Fallback:
 
 def warn_of_defect(error: StrettoError) -> None:
     """Warn of a compile failure that is a bug of stretto; the results are right all the same."""
-    if is_defect(error):
+    if is_reportable_bug(error):
         warn(f"a part of the program runs in Python, because it failed to compile: {error}")
 
 

@@ -24,11 +24,11 @@ from torch.utils import _pytree as pytree
 from stretto.call.compiler import Call, Compiler
 from stretto.call.eager import (
     Notices,
+    RequiresGrad,
     RunsEager,
-    Trained,
     check_gradients,
     is_training,
-    while_it_holds,
+    recheck_requires_grad,
 )
 from stretto.call.entry import Entry
 from stretto.call.signatures import (
@@ -65,7 +65,7 @@ from stretto.frontends.python import (
 from stretto.frontends.python.results.inputs import key_of
 from stretto.locks import ForkSafeLock
 from stretto.ops.effects import restore
-from stretto.progress import LOG, compiling, stage
+from stretto.progress import LOG, compiling, logged_stage
 
 _TENSORS_ONLY = {torch.Tensor}
 
@@ -105,7 +105,7 @@ class Programs:
         self._objects: dict[Key, Key | bool] = {}
         """By the family of a wide key: the only objects passed so far, True once calls with any
         objects of these classes share programs, False if they cannot."""
-        self._trained: dict[Key, Callable[[], None]] = {}
+        self._eager_checks: dict[Key, Callable[[], None]] = {}
         """By grad mode and key: functions that raise Trained again while the reason holds for which
         an earlier call ran eager."""
         self._quick: list[tuple[Callable[[Key], bool], Entry]] = []
@@ -147,13 +147,15 @@ class Programs:
         """Return the entry for a call; compile it if there is none. Raises RunsEager."""
         key, tensors = self.key(args, kwargs)
         call = Call(args, kwargs, tensors)
-        check = self._trained.get((torch.is_grad_enabled(), key)) if self._trained else None
+        check = (
+            self._eager_checks.get((torch.is_grad_enabled(), key)) if self._eager_checks else None
+        )
         if check is not None:
             check()
         try:
             return self._find(key, call)
-        except Trained as eager:
-            self._trained[torch.is_grad_enabled(), key] = while_it_holds(eager)
+        except RequiresGrad as eager:
+            self._eager_checks[torch.is_grad_enabled(), key] = recheck_requires_grad(eager)
             raise
 
     def _find(self, key: Key, call: Call) -> Found:
@@ -163,13 +165,13 @@ class Programs:
             wide = self._wide_key(call)
             if wide is not None and self._objects[wide.family] is True:
                 try:
-                    return self._found(wide.key, call)
+                    return self._entry_for(wide.key, call)
                 except CaptureError:
                     if not self._compiler.may_run_in_python:  # a segment: it is cut instead
                         raise
                     self._objects[wide.family] = False
         try:
-            return self._found(key, call)
+            return self._entry_for(key, call)
         except ArgumentsChange:
             self._entries.pop(key, None)
             wide = self._wide_key(call)
@@ -196,17 +198,23 @@ class Programs:
                     raise
                 break
             except RunError as error:
-                if not self._compiler.learn(entry, error):
+                if not self._compiler.refute_window(entry, error):
                     raise
                 key = None
-            found = self.find(args, kwargs) if key is None else self._other(key, args, kwargs)
+            found = (
+                self.find(args, kwargs)
+                if key is None
+                else self._entry_after_refutation(key, args, kwargs)
+            )
 
         LOG.info("%s runs in Python once, for the sake of an exception", self._compiler.name)
         entry.runs_in_python += 1
         restore(drawn)
         return self._compiler.function(*args, **kwargs)
 
-    def _other(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
+    def _entry_after_refutation(
+        self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Found:
         """Return the entry of a key that a run has shown to be this call's."""
         general, tensors, _ = key_of_call(args, kwargs)
         call, form = Call(args, kwargs, tensors), CallForm.of(general)
@@ -214,11 +222,11 @@ class Programs:
         wanted = entry.differentiated(tensors)
         if wanted is not None:
             key, entry = self._in_grad_mode(wanted, key, entry, call)
-        found = self._varying(entry, key, call, form)
+        found = self._for_objects_and_memory(entry, key, call, form)
         self.last = found[0]
         return found
 
-    def _found(self, key: Key, call: Call) -> Found:
+    def _entry_for(self, key: Key, call: Call) -> Found:
         """Return the entry of a key."""
         entry, form = self._entries.get(key), None
         tensors = call.tensors
@@ -234,8 +242,8 @@ class Programs:
         wanted = entry.differentiated(tensors)
         if wanted is not None:
             key, entry = self._in_grad_mode(wanted, key, entry, call)
-        if entry.varies:
-            found = self._varying(entry, key, call, form)
+        if entry.needs_more_than_key:
+            found = self._for_objects_and_memory(entry, key, call, form)
             self.last = found[0]
             return found
         if form is not None:
@@ -256,7 +264,7 @@ class Programs:
             if found is None:
                 return key, entry
             wanted = found
-        raise Trained(wanted)
+        raise RequiresGrad(wanted)
 
     # ---- objects -----------------------------------------------------------------------------
     def _wide_key(self, call: Call) -> WideKey | None:
@@ -274,7 +282,9 @@ class Programs:
             self._objects[family] = True
         return WideKey(key, family)
 
-    def _varying(self, found: Entry | None, key: Key, call: Call, form: CallForm | None) -> Found:
+    def _for_objects_and_memory(
+        self, found: Entry | None, key: Key, call: Call, form: CallForm | None
+    ) -> Found:
         """Return the entry that is right for what objects hold and for the inputs that share
         memory.
 
@@ -362,7 +372,7 @@ class Programs:
         plan = family.plan(form, call.tensors, self._dynamic)
         if not plan.symbols:
             return key, None
-        if not self._compiler.chosen(call.tensors).takes_symbols:
+        if not self._compiler.machine_for(call.tensors).takes_symbols:
             family.refused = "the machine runs programs of fixed sizes only"
             if self._dynamic or family.declared:
                 raise BuildError(family.refused, remedy="compile with dynamic=False")
@@ -450,7 +460,7 @@ class Programs:
             start = time.perf_counter()
             machine = compiler.machine(call.tensors)
             base = size_key(key)
-            with stage("capture"), capturing():
+            with logged_stage("capture"), capturing():
                 # The entry may have looked stale while another thread's capture had traced values
                 # in the user's objects, so it is checked again under the lock.
                 found = self._current(key)
@@ -466,7 +476,7 @@ class Programs:
                 try:
                     captured, reading = compiler.capture(machine, call, base, share)
                 except GradientsWanted as signal:
-                    raise Trained(signal.tensor) from None
+                    raise RequiresGrad(signal.tensor) from None
             entry = compiler.build(machine, captured, reading, call, key, base, start)
             self._enter(entry, base)
             return entry
@@ -490,5 +500,5 @@ class Programs:
         self._quick = [item for item in self._quick if item[1].key is not entry.key]
         assert entry.captured.sizes is not None
         matches = matching(family.first.family, entry.captured.sizes)
-        if matches is not None and not entry.varies:
+        if matches is not None and not entry.needs_more_than_key:
             self._quick.append((matches, entry))

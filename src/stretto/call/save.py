@@ -95,7 +95,7 @@ def save(
     content = Content(manifest, texts, tensors.by_name)
     if not weights:
         made = names_of_code(manifest, made=True)
-        content = without_weights(content, _given_again(module, tensors), made)
+        content = without_weights(content, _weights_given_at_load(module, tensors), made)
     write(Path(path), content)
 
 
@@ -113,7 +113,7 @@ def _read(captured: Captured, module: torch.nn.Module | None) -> dict[str, str]:
     return {names[id(tensor)]: digest_of(tensor) for tensor in read if id(tensor) in names}
 
 
-def _given_again(module: torch.nn.Module | None, tensors: Tensors) -> list[str]:
+def _weights_given_at_load(module: torch.nn.Module | None, tensors: Tensors) -> list[str]:
     """Return the tensors that the caller of `load` can pass: those of the module's `state_dict()`,
     or for a function all that it has by name."""
     if module is None:
@@ -167,7 +167,7 @@ def _signature(entry: Entry, text: str, tensors: Tensors) -> Json:
             remedy="compute gradients outside of the function that is saved",
         )
     _check_buffers(captured)
-    arguments, order = _arguments(entry.keep, _device_named(entry))
+    arguments, order = _arguments(entry.example_arguments, _device_named(entry))
     constants = {
         source.key: tensors.of_function(source.tensor, source.key)
         for source in captured.constants

@@ -97,7 +97,7 @@ def without_weights(content: Content, names: Iterable[str], made: Collection[str
 
 def write(path: Path, content: Content) -> None:
     """Write a file; if that fails, an existing file stays as it was. Raises SaveError."""
-    tensors = _apart(content.tensors)
+    tensors = _with_separate_memory(content.tensors)
     digests = {
         "texts": {name: _digest(text.encode()) for name, text in content.texts.items()},
         "tensors": {name: digest_of(tensor) for name, tensor in tensors.items()},
@@ -117,7 +117,7 @@ def write(path: Path, content: Content) -> None:
         raise SaveError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _with_separate_memory(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the tensors, each with separate memory, as the format requires."""
     made: dict[str, torch.Tensor] = {}
     used: set[int] = set()

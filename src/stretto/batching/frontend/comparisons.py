@@ -49,7 +49,7 @@ from stretto.batching.frontend.values import (
     Choice,
     Composed,
     Dynamic,
-    Iterator_,
+    IterableValue,
     Method,
     Static,
     TupleValue,
@@ -399,7 +399,7 @@ def contains(frame: Frame, container: Value, item: Value) -> Value:
             return any_of(frame, [lambda x=x: equal(frame, item, x) for x in items])
         case Dynamic():
             return each_type(frame, container, lambda one: _contains(frame, one, item))
-        case Iterator_(_, python) if hasattr(python, "__contains__") and python is not range:
+        case IterableValue(_, python) if hasattr(python, "__contains__") and python is not range:
             return contains(frame, apply(frame, Static(list), [container]), item)
         case _:
             return frame.refuse("`in` of something that is not a container of data")

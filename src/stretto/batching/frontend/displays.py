@@ -18,7 +18,7 @@ from stretto.batching.frontend.truth import append, new_list, truth
 from stretto.batching.frontend.values import (
     Closure,
     Dynamic,
-    Iterator_,
+    IterableValue,
     Static,
     TupleValue,
     Value,
@@ -139,7 +139,7 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> Value
         if items is not None:
             return TupleValue(items, is_list=True)
     made = comprehension(frame, node, plan)
-    return Iterator_(Items(made), GeneratorType) if isinstance(node, ast.GeneratorExp) else made
+    return IterableValue(Items(made), GeneratorType) if isinstance(node, ast.GeneratorExp) else made
 
 
 def quantified(frame: Frame, node: ast.GeneratorExp, is_all: bool) -> Value:

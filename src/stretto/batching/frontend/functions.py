@@ -42,7 +42,7 @@ from stretto.batching.frontend.values import (
     ZERO,
     Closure,
     Dynamic,
-    Iterator_,
+    IterableValue,
     Native,
     Static,
     Super,
@@ -127,7 +127,7 @@ def natively(
 def as_argument(frame: Frame, value: Value) -> Value:
     """Return an argument that the library's source may iterate over more than once: iterators
     become lists."""
-    if not isinstance(value, Iterator_):
+    if not isinstance(value, IterableValue):
         return value
     plan = plan_of(frame, value)
     return BUILTINS[list](frame, [value], {}) if plan.known is None else TupleValue(plan.known)
@@ -146,10 +146,10 @@ def _function(function: Any, source: Any, is_iterator: bool) -> Builtin:
         if all_static(args, kwargs):
             found = natively(frame, function, args, kwargs)
             if is_iterator and isinstance(found, Static):
-                return Iterator_(Known([Static(item) for item in found.value]), found_class)
+                return IterableValue(Known([Static(item) for item in found.value]), found_class)
             return found
         found = from_source(frame, source, args, kwargs)
-        return Iterator_(plan_of(frame, found), found_class) if is_iterator else found
+        return IterableValue(plan_of(frame, found), found_class) if is_iterator else found
 
     found_class = function if isinstance(function, type) else itertools.chain
     return call
@@ -172,8 +172,10 @@ def _product(frame: Frame, /, *iterables: Value, repeat: Value = ONE) -> Value:
         frame.stop(ValueError, "repeat argument cannot be negative")
     parts = [as_argument(frame, value) for value in iterables] * times
     if not parts:
-        return Iterator_(Known([Static(())]), itertools.product)
-    return Iterator_(plan_of(frame, from_source(frame, library.product, parts)), itertools.product)
+        return IterableValue(Known([Static(())]), itertools.product)
+    return IterableValue(
+        plan_of(frame, from_source(frame, library.product, parts)), itertools.product
+    )
 
 
 @builtin(itertools.combinations)
@@ -183,7 +185,7 @@ def _combinations(frame: Frame, /, iterable: Value, r: Value) -> Value:
         frame.stop(ValueError, "r must be non-negative")
     pool = BUILTINS[list](frame, [iterable], {})
     found = from_source(frame, library.combinations, [pool, *([Static(0)] * count)])
-    return Iterator_(plan_of(frame, found), itertools.combinations)
+    return IterableValue(plan_of(frame, found), itertools.combinations)
 
 
 @builtin(itertools.islice)
@@ -191,17 +193,17 @@ def _islice(frame: Frame, iterable: Value, first: Value, /, *others: Value) -> V
     if len(others) > 2:
         frame.refuse(f"itertools.islice with {len(others) + 2} arguments")
     bounds = (first, *others, NONE)[:3] if others else (NONE, first, NONE)
-    given = Iterator_(plan_of(frame, iterable), itertools.islice)  # gone through once
+    given = IterableValue(plan_of(frame, iterable), itertools.islice)  # gone through once
     found = apply(frame, Static(library.islice), [given, *bounds])
-    return Iterator_(plan_of(frame, found), itertools.islice)
+    return IterableValue(plan_of(frame, found), itertools.islice)
 
 
 @builtin(itertools.repeat)
 def _repeat(frame: Frame, /, object: Value, times: Value | None = None) -> Value:
     if times is None:
-        return Iterator_(Endless(lambda *_: object), itertools.repeat)
+        return IterableValue(Endless(lambda *_: object), itertools.repeat)
     plan = Range(Static(0), as_int(frame, times), Static(1))
-    return Iterator_(Mapped(plan, lambda *_: object), itertools.repeat)
+    return IterableValue(Mapped(plan, lambda *_: object), itertools.repeat)
 
 
 def known_int(frame: Frame, value: Value, what: str) -> int:
@@ -250,7 +252,7 @@ def _count(frame: Frame, /, start: Value = ZERO, step: Value = ONE) -> Value:
         scaled = binary(inner, "mul", operator.mul, index, step)
         return binary(inner, "add", operator.add, start, scaled)
 
-    return Iterator_(Endless(number), itertools.count)
+    return IterableValue(Endless(number), itertools.count)
 
 
 @builtin(collections.defaultdict)

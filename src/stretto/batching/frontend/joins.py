@@ -17,7 +17,7 @@ from stretto.batching.frontend.values import (
     Closure,
     Composed,
     Dynamic,
-    Iterator_,
+    IterableValue,
     Method,
     Native,
     SliceValue,
@@ -97,7 +97,7 @@ def _position(options: list[Value], value: Value) -> int:
     return len(options) - 1
 
 
-def without_data(held: Type) -> tuple[Literal, Type]:
+def default_data(held: Type) -> tuple[Literal, Type]:
     """Return the value of the data's variable where another option is chosen, and its type
     including that."""
     if held in _DEFAULTS:
@@ -133,7 +133,7 @@ def join_choices(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value], nam
     if known == NEVER:
         return choice_of(index, options, None, NEVER)
     if without:
-        default, data.type = without_data(data.type)
+        default, data.type = default_data(data.type)
         for gap in without:
             gap.statements.append(Assign(data, "copy", (default,)))
     frame.evaluation.settle(data.type)
@@ -380,7 +380,7 @@ def static_class(frame: Frame, value: Value) -> type:
             return slice
         case Composed():
             return torch.Tensor
-        case Iterator_(_, python) | Native(_, _, python) if python is not None:
+        case IterableValue(_, python) | Native(_, _, python) if python is not None:
             return python
         case _:
             return frame.refuse("the class of such a value is asked for")

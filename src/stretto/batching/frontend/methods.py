@@ -22,7 +22,7 @@ from stretto.batching.frontend.values import (
     NONE,
     Composed,
     Dynamic,
-    Iterator_,
+    IterableValue,
     Static,
     TupleValue,
     Value,
@@ -38,7 +38,7 @@ from stretto.batching.types import (
     TensorType,
     union,
 )
-from stretto.call.eager import Trained
+from stretto.call.eager import RequiresGrad
 
 # ---- Methods of dicts.
 
@@ -66,7 +66,7 @@ def dict_method(frame: Frame, name: str, owner: Dynamic, args: list[Value]) -> V
             def view(inner: Frame) -> Items:
                 return Items(inner.assign(name, ListType(cell), owner.operand))
 
-            return Iterator_(view, _VIEWS[name])
+            return IterableValue(view, _VIEWS[name])
         case "items":
             return _dict_items(frame, owner, kind)
         case "clear":
@@ -100,7 +100,7 @@ def _dict_items(frame: Frame, owner: Dynamic, kind: DictType) -> Value:
     def view(inner: Frame) -> Mapped:
         return Mapped(Items(inner.assign("keys", ListType(cell), owner.operand)), pair)
 
-    return Iterator_(view, _VIEWS["items"])
+    return IterableValue(view, _VIEWS["items"])
 
 
 _VIEWS: dict[str, type] = {
@@ -129,12 +129,12 @@ def fixed_dict_method(
                 return value(key)
             return default
         case "keys":
-            return Iterator_(Known(list(map(Static, info.fields))), _VIEWS[name])
+            return IterableValue(Known(list(map(Static, info.fields))), _VIEWS[name])
         case "values":
-            return Iterator_(Known([value(field) for field in info.fields]), _VIEWS[name])
+            return IterableValue(Known([value(field) for field in info.fields]), _VIEWS[name])
         case "items":
             pairs = [TupleValue((Static(field), value(field))) for field in info.fields]
-            return Iterator_(Known(pairs), _VIEWS[name])
+            return IterableValue(Known(pairs), _VIEWS[name])
         case _:
             return frame.refuse(f"the method {name} of a dict with fixed keys is not supported")
 
@@ -243,10 +243,10 @@ def tuple_method(frame: Frame, name: str, items: tuple[Value, ...], args: list[V
 
 
 def _is_harmless(name: str) -> bool:
-    """Return True if a method of this name returns the tensor itself. Raises Trained for the one
-    that makes it require grad."""
+    """Return True if a method of this name returns the tensor itself. Raises RequiresGrad for the
+    one that makes it require grad."""
     if name == "requires_grad_":
-        raise Trained(None)
+        raise RequiresGrad(None)
     return name in ("contiguous", "detach", "cpu")
 
 

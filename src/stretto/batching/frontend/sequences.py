@@ -31,7 +31,7 @@ from stretto.batching.frontend.values import (
     NONE,
     ZERO,
     Dynamic,
-    Iterator_,
+    IterableValue,
     Static,
     TupleValue,
     Value,
@@ -71,12 +71,12 @@ def _len(frame: Frame, value: Value, /) -> Value:
         return Static(len(value.items))
     if isinstance(value, Static):
         return natively(frame, len, [value], {})
-    if isinstance(value, Iterator_):
+    if isinstance(value, IterableValue):
         return _length_of_view(frame, value)
     return each_type(frame, value, lambda one: _length(frame, one))
 
 
-def _length_of_view(frame: Frame, value: Iterator_) -> Value:
+def _length_of_view(frame: Frame, value: IterableValue) -> Value:
     """How many items a range has, or keys(), values() or items() of a dict."""
     plan = plan_of(frame, value)
     if not hasattr(value.python, "__len__"):
@@ -121,13 +121,13 @@ def _range(frame: Frame, first: Value, /, *others: Value) -> Value:
         frame.refuse(f"range is called with {len(others) + 1} arguments")
     parts = [as_int(frame, value) for value in (first, *others)]
     start, stop, step = (*parts, Static(1))[:3] if others else (Static(0), *parts, Static(1))
-    return Iterator_(Range(start, stop, step), range)
+    return IterableValue(Range(start, stop, step), range)
 
 
 @builtin(enumerate)
 def _enumerate(frame: Frame, /, iterable: Value, start: Value = ZERO) -> Value:
     first = as_int(frame, start)
-    return Iterator_(Enumerated(plan_of(frame, iterable), first), enumerate)
+    return IterableValue(Enumerated(plan_of(frame, iterable), first), enumerate)
 
 
 @builtin(zip)
@@ -141,7 +141,7 @@ def _zip(frame: Frame, /, *sources: Value, strict: Value = FALSE) -> Value:
             return _strict_zip(frame, plans)
         if len({len(plan.known or ()) for plan in plans}) > 1:
             frame.stop(ValueError, "zip() arguments have different lengths")
-    return Iterator_(Zipped(plans), zip)
+    return IterableValue(Zipped(plans), zip)
 
 
 def _strict_zip(frame: Frame, plans: list[Plan]) -> Value:
@@ -153,23 +153,23 @@ def _strict_zip(frame: Frame, plans: list[Plan]) -> Value:
         wrong = frame.assign("ne", Scalar.BOOL, lengths[0].operand, length.operand)
         message = "zip() arguments have different lengths"
         stop_where(frame, wrong.operand, ValueError, message)
-    return Iterator_(Zipped(plans), zip)
+    return IterableValue(Zipped(plans), zip)
 
 
 @builtin(reversed)
 def _reversed(frame: Frame, sequence: Value, /) -> Value:
-    if isinstance(sequence, Iterator_) and not hasattr(sequence.python, "__reversed__"):
+    if isinstance(sequence, IterableValue) and not hasattr(sequence.python, "__reversed__"):
         shown = getattr(sequence.python, "__name__", "iterator")
         frame.stop(TypeError, f"'{shown}' object is not reversible")
     plan = plan_of(frame, sequence)
     if plan.known is not None:
-        return Iterator_(Known(plan.known[::-1]), None)
+        return IterableValue(Known(plan.known[::-1]), None)
     if isinstance(plan, Items):
         length = frame.assign("len", Scalar.INT, plan.source.operand)
-        return Iterator_(Reversed(plan, length), None)
+        return IterableValue(Reversed(plan, length), None)
     if isinstance(plan, Range):
         plan.begin(frame)
-        return Iterator_(Reversed(plan, plan.trips), None)
+        return IterableValue(Reversed(plan, plan.trips), None)
     return frame.refuse("reversed() of this value is not supported", "make a list of it")
 
 
@@ -177,13 +177,13 @@ def _reversed(frame: Frame, sequence: Value, /) -> Value:
 def _map(frame: Frame, function: Value, first: Value, /, *others: Value) -> Value:
     plans = [plan_of(frame, value) for value in (first, *others)]
     if len(plans) == 1:
-        return Iterator_(Mapped(plans[0], lambda f, item: apply(f, function, [item])), map)
+        return IterableValue(Mapped(plans[0], lambda f, item: apply(f, function, [item])), map)
 
     def spread(inner: Frame, item: Value) -> Value:
         assert isinstance(item, TupleValue)
         return apply(inner, function, item.items)
 
-    return Iterator_(Mapped(Zipped(plans), spread), map)
+    return IterableValue(Mapped(Zipped(plans), spread), map)
 
 
 _EMPTY = Static(())
@@ -268,12 +268,12 @@ def _filter(frame: Frame, function: Value, source: Value, /) -> Value:
             branch(frame, condition, (lambda: append(frame, made, item), lambda: None))
 
     iterate(frame, plan_of(frame, source), keep)
-    return Iterator_(Items(made), filter)
+    return IterableValue(Items(made), filter)
 
 
 @builtin(iter)
 def _iter(frame: Frame, iterable: Value, /) -> Value:
-    return Iterator_(plan_of(frame, iterable), None)
+    return IterableValue(plan_of(frame, iterable), None)
 
 
 @builtin(ord, known=True)

@@ -88,7 +88,7 @@ class SliceValue:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Iterator_:
+class IterableValue:
     """The iterable of a `for` loop, if it is no plain value: `range`, `zip`, a generator."""
 
     plan: Any
@@ -147,7 +147,7 @@ Value = (
     | Closure
     | Method
     | SliceValue
-    | Iterator_
+    | IterableValue
     | Unbound
     | Choice
     | Text

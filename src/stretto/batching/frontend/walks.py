@@ -28,7 +28,7 @@ from stretto.batching.frontend.truth import append, characters, item_type, new_l
 from stretto.batching.frontend.values import (
     Choice,
     Dynamic,
-    Iterator_,
+    IterableValue,
     Static,
     TupleValue,
     Value,
@@ -342,7 +342,7 @@ def folded(
 def plan_of(frame: Frame, value: Value) -> Plan:
     """Return the plan of a value; refuse a value that cannot be iterated over."""
     match value:
-        case Iterator_(plan, _):
+        case IterableValue(plan, _):
             found = plan if isinstance(plan, Plan) else plan(frame)
             assert isinstance(found, Plan)
             return found
@@ -417,7 +417,7 @@ def members(frame: Frame, value: Value) -> Value:
         assert isinstance(value, Dynamic)
         held = read_field(frame, value, [kind], "held")
         assert isinstance(held.type, DictType)
-        return Iterator_(_dynamic_plan(frame, held, held.type), None)
+        return IterableValue(_dynamic_plan(frame, held, held.type), None)
     return value
 
 
@@ -444,7 +444,7 @@ def _record_plan(frame: Frame, value: Dynamic, kind: RecordType) -> Plan:
     own = method_of(frame, kind, "__iter__")
     if own is not None:
         found = apply(frame, Static(own), [value])
-        if isinstance(found, Iterator_):
+        if isinstance(found, IterableValue):
             return plan_of(frame, found)
     if not any(hasattr(info.python, method) for method in ("__iter__", "__getitem__")):
         frame.stop(TypeError, f"'{name}' object is not iterable")

@@ -10,10 +10,10 @@ Each folder imports only folders earlier in the order of `tests/test_layers.py`.
 
 from stretto.frontends.python.calls.in_python import (
     MARK,
-    NotNative,
     Refused,
-    is_cut_into_pieces,
-    is_part,
+    RunInPython,
+    can_be_split,
+    is_separately_compilable,
     run_in_python,
 )
 from stretto.frontends.python.entry import capture, capturing
@@ -46,13 +46,14 @@ from stretto.frontends.python.tracing.sizes import (
     SizeRange,
     SizeSource,
 )
-from stretto.frontends.python.tracing.tracer import Surroundings
+from stretto.frontends.python.tracing.tracer import Caller
 
 __all__ = [
     "MARK",
     "ArgumentLeaf",
     "ArgumentsChange",
     "CallSizes",
+    "Caller",
     "Captured",
     "ConstantSource",
     "External",
@@ -64,25 +65,24 @@ __all__ = [
     "IntLeaf",
     "Mutation",
     "NewContainer",
-    "NotNative",
     "ObjectState",
     "OutputSpec",
     "PythonLeaf",
     "Reading",
     "Refused",
     "ResultLeaf",
+    "RunInPython",
     "SeenSizes",
     "SizeCondition",
     "SizePlan",
     "SizeRange",
     "SizeSource",
-    "Surroundings",
     "Watch",
     "build_output",
+    "can_be_split",
     "capture",
     "capturing",
-    "is_cut_into_pieces",
-    "is_part",
+    "is_separately_compilable",
     "is_structural",
     "run_in_python",
 ]

@@ -21,15 +21,15 @@ from torch.utils._pytree import tree_leaves
 
 from stretto.errors import CaptureError, SourceLocation
 from stretto.frontends.python import staging
-from stretto.frontends.python.calls.effects import silenced
 from stretto.frontends.python.calls.generated import Generated
+from stretto.frontends.python.calls.output_journal import intercepted_output
 from stretto.frontends.python.control.settled import settles_more
 from stretto.frontends.python.guards.guards import Guards
 from stretto.frontends.python.guards.reach import Code, guards_of
 from stretto.frontends.python.guards.reading import Exempt, Reading
 from stretto.frontends.python.lists.sources import Indexed
+from stretto.frontends.python.objects.copies import enter_lists
 from stretto.frontends.python.objects.heap import Heap
-from stretto.frontends.python.objects.stand_ins import enter_lists
 from stretto.frontends.python.operators.dispatch import recording
 from stretto.frontends.python.results.captured import (
     Captured,
@@ -38,7 +38,7 @@ from stretto.frontends.python.results.captured import (
     Mutation,
     ObjectState,
 )
-from stretto.frontends.python.results.effects import (
+from stretto.frontends.python.results.changes import (
     ChangePlan,
     EffectWriter,
     check_changes,
@@ -52,20 +52,20 @@ from stretto.frontends.python.results.inputs import (
     Input,
     bind_inputs,
     bind_sizes,
+    call_sizes,
     check_aliases,
     externals,
     fetch_counters,
     owners_of,
     paths_of,
     provable,
-    settled_sizes,
     source_of,
     traced_arguments,
 )
 from stretto.frontends.python.results.output import ArgumentReturned, Flattener
 from stretto.frontends.python.source.redirected import redirected
 from stretto.frontends.python.tracing.contents import OPERATOR_ERRORS
-from stretto.frontends.python.tracing.history import Hints, Settling
+from stretto.frontends.python.tracing.history import Hints, SettledBranches
 from stretto.frontends.python.tracing.locations import ExecutedCode
 from stretto.frontends.python.tracing.signals import (
     Abort,
@@ -79,7 +79,7 @@ from stretto.frontends.python.tracing.signals import (
 )
 from stretto.frontends.python.tracing.sizes import SizePlan, SizeSource
 from stretto.frontends.python.tracing.tensor import FunctionContext
-from stretto.frontends.python.tracing.tracer import Region, Surroundings, Tracer, activate, tracer
+from stretto.frontends.python.tracing.tracer import Caller, Region, Tracer, activate, tracer
 from stretto.frontends.python.values.raises import place_of, raises, shows_values, stop_at
 from stretto.frontends.python.values.stores import CellVariable
 from stretto.ir.core import Function, Program, Value
@@ -129,8 +129,8 @@ def capture(
     by_structure: bool | None = False,
     sizes: SizePlan | None = None,
     cuts: Collection[SourceLocation] = (),
-    settling: Settling | None = None,
-    surroundings: Surroundings = Surroundings.COMPILED,
+    settling: SettledBranches | None = None,
+    surroundings: Caller = Caller.COMPILED,
     state: ObjectState | None = None,
 ) -> Captured:
     """Trace `fn(*args, **kwargs)` into a Program.
@@ -150,7 +150,7 @@ def capture(
     exceptions of the function itself are raised unchanged.
     """
     limit = sys.getrecursionlimit()
-    with capturing(), silenced():
+    with capturing(), intercepted_output():
         drawn = states_of((None,))
         sys.setrecursionlimit(max(limit, depth_within_stack(_PYTHON_FRAMES)))
         try:
@@ -354,7 +354,7 @@ def _capture(
         check_aliases(tracer, inputs)
         objects = {id(item): number for number, item in enumerate(reading.objects)}
         flattener = Flattener(heap, {id(i.traced): n for n, i in enumerate(inputs)}, objects)
-        flattener.layouts = tracer.surroundings is Surroundings.PYTHON
+        flattener.layouts = tracer.surroundings is Caller.PYTHON
         writer = EffectWriter(heap, flattener, objects)
         effects = writer.effects()
         flattener.storing = flattener.layouts
@@ -436,7 +436,7 @@ def _finish(
     functions = _reachable(Function("main", block), tracer.functions)
     program = Program(functions)
     bound = [(item.binding, item.value) for item in inputs]
-    sizes = settled_sizes(tracer.sizes, program, bound, writes=tracer.writes)
+    sizes = call_sizes(tracer.sizes, program, bound, writes=tracer.writes)
     keys = {op.key for op in program.walk() if op.name == "constant"}  # type: ignore[attr-defined]
     used = [c for c in tracer.constants.values() if c.key in keys]
     program.constants = {c.key: c.tensor for c in used}

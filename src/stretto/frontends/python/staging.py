@@ -43,7 +43,7 @@ from stretto.frontends.python.calls.statements import context
 from stretto.frontends.python.calls.texts import percent
 from stretto.frontends.python.control import branches, loops
 from stretto.frontends.python.lists import indexing, operations, sources
-from stretto.frontends.python.lists.iterators import Iterating
+from stretto.frontends.python.lists.iterators import TracedIterator
 from stretto.frontends.python.objects.foreign import note_made, note_use
 from stretto.frontends.python.operators import decompositions
 from stretto.frontends.python.source.redirected import code_of, is_rewritten
@@ -75,7 +75,7 @@ value_of_and_ = branches.value_of_and
 value_of_or_ = branches.value_of_or
 not_ = branches.stage_not
 as_flag = branches.as_flag
-hand_over = generated.hand_over
+pass_to_consumer = generated.pass_to_consumer
 
 
 def enter(name: str, probe: Callable[[], object]) -> CallFrame:
@@ -124,13 +124,13 @@ def for_(
                 return
         return
     if isinstance(iterable, Either):
-        branches.use(
+        branches.for_each_option(
             iterable, lambda items: for_(frame, items, body, live, stop), frame, frozenset(live)
         )
         return
     note_use(iterable)
     iterable = iterating.loop_over(iterable)
-    if isinstance(iterable, Iterating):
+    if isinstance(iterable, TracedIterator):
         _for_iterator(frame, iterable, body, live, stop)
         return
     check_iterator(iterable)
@@ -147,7 +147,7 @@ def defined(kind: type) -> type:
 
 
 def _for_iterator(
-    frame: CallFrame, iterator: Iterating, body: Any, live: tuple[str, ...], stop: Any
+    frame: CallFrame, iterator: TracedIterator, body: Any, live: tuple[str, ...], stop: Any
 ) -> None:
     """Loop over an iterator that other code can see, advancing it."""
     own = CallFrame("iterator", {"__stretto_iterator": CellType(iterator)})
@@ -202,7 +202,7 @@ def listed(iterable: Any, comprehension: FunctionType, lowered: Any = None) -> A
         iterable = iterating.loop_over(iterable)
     if active() is not None and lowered is not None:
         return lowered(iterable)
-    if isinstance(iterable, Iterating):
+    if isinstance(iterable, TracedIterator):
         iterable = iterating.drained(iterable)
     if not _is_staged(iterable):
         return comprehension(iterable)
@@ -238,7 +238,7 @@ def yielded(iterable: Any, expression: FunctionType, lowered: Any = None) -> Any
     def run() -> None:
         def body(item: Any) -> None:
             for made in expression([item]):
-                hand_over(made)
+                pass_to_consumer(made)
 
         frame = enter("yielded", lambda: iterable)
         try:
@@ -325,10 +325,10 @@ def _for_each_option(operation: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(operation)
     def staged(holder: Any, index: Any, *others: Any) -> Any:
         if isinstance(holder, Either):
-            return branches.use(holder, lambda option: staged(option, index, *others))
+            return branches.for_each_option(holder, lambda option: staged(option, index, *others))
         found = first_either(index)
         if found is not None:
-            return branches.use(
+            return branches.for_each_option(
                 found, lambda option: staged(holder, replaced(index, found, option), *others)
             )
         return operation(holder, index, *others)
@@ -569,7 +569,7 @@ def contains(container: Any, item: Any) -> Any:
         return item in container
     found = next((side for side in (container, item) if isinstance(side, Either)), None)
     if found is not None:
-        return branches.use(
+        return branches.for_each_option(
             found, lambda option: contains(*replaced((container, item), found, option))
         )
     if is_number(container):
@@ -580,7 +580,7 @@ def contains(container: Any, item: Any) -> Any:
         return not_(not_(call(method, item)))
     if isinstance(container, TracedList):
         return operations.contains(container, item)
-    if isinstance(container, Iterating):
+    if isinstance(container, TracedIterator):
         return iterating.contains(container, item)
     note_use(container)
     check_compared(item, *(container if isinstance(container, builtins.list | tuple) else ()))
@@ -588,7 +588,7 @@ def contains(container: Any, item: Any) -> Any:
     if isinstance(container, dict) and not by_number and not texts.is_text(item):
         entry = container.get(item, UNDEFINED)
         if isinstance(entry, Either):
-            return branches.which(entry, lambda option: option is not UNDEFINED)
+            return branches.flag_of_options(entry, lambda option: option is not UNDEFINED)
     if isinstance(container, str):
         is_late = texts.is_text(container) or texts.is_text(item)
         return texts.has_part(container, item) if is_late else item in container
@@ -669,8 +669,8 @@ def is_(first: Any, second: Any) -> Any:
         first, second = second, first
     if isinstance(first, Either):
         if isinstance(second, Either | TracedTensor):
-            return branches.use(first, lambda option: is_(option, second))
-        return branches.which(first, lambda option: option is second)
+            return branches.for_each_option(first, lambda option: is_(option, second))
+        return branches.flag_of_options(first, lambda option: option is second)
     if any(map(is_a_number, (first, second))):
         return _are_one_number(first, second)
     if isinstance(first, TracedTensor) and isinstance(second, TracedTensor):
@@ -727,7 +727,9 @@ def modulo(first: Any, second: Any) -> Any:
         return first % second
     found = first_either(second)
     if found is not None:
-        return branches.use(found, lambda option: modulo(first, replaced(second, found, option)))
+        return branches.for_each_option(
+            found, lambda option: modulo(first, replaced(second, found, option))
+        )
     return percent(first, second)
 
 
@@ -810,13 +812,57 @@ def wrote_outer(place: dict[str, Any] | CallFrame, name: str) -> None:
 
 
 __all__ = [
-    "added", "and_", "as_flag", "assert_", "attribute", "augment", "augment_attr", "augment_item",
-    "bound", "bound_values", "call", "chain", "contains", "context", "defined", "delattr",
-    "delitem", "enter", "enter_try", "equal", "for_", "generator", "getitem", "hand_over", "if_",
-    "ifexp", "is_", "leave", "leave_try", "listed", "local", "mark", "modulo",
-    "namespace", "not_", "not_equal", "or_", "plain", "slice", "statements", "store", "store_item",
-    "text", "value_of_and_", "value_of_chain", "value_of_or_", "variables", "while_", "whole",
-    "wrote_outer", "yielded",
+    "added",
+    "and_",
+    "as_flag",
+    "assert_",
+    "attribute",
+    "augment",
+    "augment_attr",
+    "augment_item",
+    "bound",
+    "bound_values",
+    "call",
+    "chain",
+    "contains",
+    "context",
+    "defined",
+    "delattr",
+    "delitem",
+    "enter",
+    "enter_try",
+    "equal",
+    "for_",
+    "generator",
+    "getitem",
+    "if_",
+    "ifexp",
+    "is_",
+    "leave",
+    "leave_try",
+    "listed",
+    "local",
+    "mark",
+    "modulo",
+    "namespace",
+    "not_",
+    "not_equal",
+    "or_",
+    "pass_to_consumer",
+    "plain",
+    "slice",
+    "statements",
+    "store",
+    "store_item",
+    "text",
+    "value_of_and_",
+    "value_of_chain",
+    "value_of_or_",
+    "variables",
+    "while_",
+    "whole",
+    "wrote_outer",
+    "yielded",
 ]  # fmt: skip
 
 decompositions.RULES.update(recurrent.RECURRENT)

@@ -63,7 +63,7 @@ def reads(op: Op) -> tuple[Value, ...]:
     return free_values_of_op(op) if op.blocks else op.operands
 
 
-def needed_for(ops: Iterable[Op], wanted: Iterable[Value]) -> set[Op]:
+def backward_slice(ops: Iterable[Op], wanted: Iterable[Value]) -> set[Op]:
     """Those of `ops`, which are in program order, that compute `wanted`, directly or through each
     other."""
     found: set[Op] = set()
@@ -75,7 +75,7 @@ def needed_for(ops: Iterable[Op], wanted: Iterable[Value]) -> set[Op]:
     return found
 
 
-def made_from(ops: Iterable[Op], sources: Iterable[Value]) -> set[Op]:
+def dependents(ops: Iterable[Op], sources: Iterable[Value]) -> set[Op]:
     """Those of `ops`, which are in program order, that read `sources`, directly or through each
     other."""
     found: set[Op] = set()

@@ -30,7 +30,7 @@ from stretto.ops.table import ShiftDims
 from stretto.passes.analyses.loops import Affine, Length, ListLengths, affine_result
 from stretto.passes.batching.rules import (
     Batch,
-    Stays,
+    NotBatchable,
     batches,
     rebuilt,
     rule_for,
@@ -120,7 +120,7 @@ class _Finder:
             return self.copy(op)
         try:
             return self.accept(op, self.twins(op))
-        except Stays as reason:
+        except NotBatchable as reason:
             return str(reason)
         except VerifyError as error:
             return error.message
@@ -152,7 +152,7 @@ class _Finder:
         if isinstance(op, ListGetOp):
             return self.items(op)
         if not isinstance(op, TensorOp) or is_random(op):
-            raise Stays(f"`{op.name}` cannot be batched")
+            raise NotBatchable(f"`{op.name}` cannot be batched")
         known, source = properties(op.target), value_argument(op, "self")
         if known.rearranges and known.positions and not self.batch.is_batched(source):
             position = value_argument(op, known.positions.name)
@@ -163,7 +163,7 @@ class _Finder:
     def by_rule(self, op: TensorOp) -> tuple[Value, ...]:
         rule = rule_for(op.target)
         if rule is None:
-            raise Stays(f"`{op.target}` has no batched form")
+            raise NotBatchable(f"`{op.target}` has no batched form")
         for value in op.operands:
             if value in self.affine and value not in self.batch.twins:
                 self.batch.twins[value] = self.numbers(self.affine[value])
@@ -175,7 +175,7 @@ class _Finder:
             stop = affine.offset + affine.scale * self.trips
             return self.batch.emit("aten.arange.start_step", affine.offset, stop, affine.scale)
         if self.trips is None:
-            raise Stays("the trip count is not known")
+            raise NotBatchable("the trip count is not known")
         counted = self.batch.emit("aten.arange.default", self.trips)
         if affine.scale != 1:
             counted = self.batch.emit("aten.mul.Scalar", counted, affine.scale)
@@ -186,16 +186,16 @@ class _Finder:
     def items(self, op: ListGetOp) -> tuple[Value, ...]:
         """Return the twin of reading an item of a list that the loop does not change."""
         if op.list in self.inside:
-            raise Stays("the list grows in the loop")
+            raise NotBatchable("the list grows in the loop")
         if op.index not in self.affine:
-            raise Stays("the position in the list is not affine in the index")
+            raise NotBatchable("the position in the list is not affine in the index")
         length, affine = self.lengths.length(op.list), self.affine[op.index]
         if self.trips is not None:
             if length is None or length.loop is not None:
-                raise Stays("the length of the list is not known")
+                raise NotBatchable("the length of the list is not known")
             return self.rows(self.stack(op.list, length.items), 0, affine)
         if affine != Affine(1, 0) or not self.runs_over(op.list, length):
-            raise Stays("the loop does not run over all items of the list")
+            raise NotBatchable("the loop does not run over all items of the list")
         return (self.stack(op.list, self.batch.length),)
 
     def runs_over(self, items: Value, length: Length | None) -> bool:
@@ -226,14 +226,14 @@ class _Finder:
         """Return the twin of `select(source, dim, position)`: a slice, with `dim` first."""
         size, step = source.tensor.shape[dim], abs(affine.scale)
         if self.trips is None or (step > 1 and not isinstance(self.trips, int)):
-            raise Stays("the trip count is not known")
+            raise NotBatchable("the trip count is not known")
         low, high = affine.offset, affine.last(self.trips)
         if affine.scale < 0:
             low, high = high, low
         if at_most(high, -1):
             low, high = low + size, high + size
         if not at_most(0, low) or not at_most(high + 1, size):
-            raise Stays("the position leaves the tensor or passes zero")
+            raise NotBatchable("the position leaves the tensor or passes zero")
         part = self.sliced(source, dim, low, high + 1, step)
         if affine.scale < 0:
             part = self.batch.emit("aten.flip.default", part, (dim,))
@@ -247,11 +247,11 @@ class _Finder:
         contiguous."""
         length, shape = self.trips, source.tensor.shape
         if length is None or width is None:
-            raise Stays("the trip count or the size is not known")
+            raise NotBatchable("the trip count or the size is not known")
         end = length * width + affine.offset
         is_inside = at_most(0, affine.offset) and at_most(end, shape[dim])
         if affine.scale != width or not is_inside:
-            raise Stays("the slices do not lie side by side")
+            raise NotBatchable("the slices do not lie side by side")
         part = self.sliced(source, dim, affine.offset, end, 1)
         split = self.batch.reshape(part, (*shape[:dim], length, width, *shape[dim + 1 :]))
         rest = (other for other in range(split.tensor.rank) if other != dim)
@@ -267,9 +267,9 @@ class _Finder:
         for value, twin in zip(op.results, twins, strict=True):
             expected = TensorType(value.tensor.dtype, (self.batch.length, *value.tensor.shape))
             if twin.type != expected:
-                raise Stays(f"the batched result would be {twin.type}, not {expected}")
+                raise NotBatchable(f"the batched result would be {twin.type}, not {expected}")
             if not is_view(op) and not is_source(op) and type_bytes(expected) > self.limit_bytes:
-                raise Stays(f"the batched result takes {type_bytes(expected)} bytes")
+                raise NotBatchable(f"the batched result takes {type_bytes(expected)} bytes")
             twin.hint = twin.hint or value.hint
         self.batch.twins.update(zip(op.results, twins, strict=True))
         self.found.of_op[op] = twins
@@ -296,7 +296,7 @@ def _weighted(batch: Batch, op: TensorOp) -> Value:
     """Return the input of a product. Raises Stays unless weight and bias are the same in every
     iteration."""
     if any(batch.is_batched(value_argument(op, name)) for name in ("weight", "bias")):
-        raise Stays("the weight differs from iteration to iteration")
+        raise NotBatchable("the weight differs from iteration to iteration")
     return _operands(op, "input")[0]
 
 
@@ -318,7 +318,7 @@ def _linear_of_each(
 ) -> Value:
     """Return the twin of a linear layer whose weight differs: one matrix product per iteration."""
     if weight.tensor.rank != 2 or not source.tensor.rank:
-        raise Stays("the weight is not a matrix")
+        raise NotBatchable("the weight is not a matrix")
     rows: Dim = 1
     for dim in source.tensor.shape[:-1]:
         rows = times(rows, dim)
@@ -375,7 +375,7 @@ def _addmm(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
     alpha, beta = argument(op, "alpha"), argument(op, "beta")
     is_scaled = alpha != 1 or beta != 1
     if is_scaled and (beta == 0 or not op.result.tensor.dtype.is_float):
-        raise Stays("the product is scaled")
+        raise NotBatchable("the product is scaled")
     bias, left, right = _operands(op, "self", "mat1", "mat2")
     result = op.result.tensor
     one_row = bias.tensor.rank == 1 or bias.tensor.shape[:1] == (1,)
@@ -477,7 +477,7 @@ def _numbers(batch: Batch, rank: int) -> Value:
 def _dim(op: TensorOp, rank: int) -> int:
     dim = argument(op, "dim")
     if not isinstance(dim, int) or rank == 0:
-        raise Stays("its operand has no dims")
+        raise NotBatchable("its operand has no dims")
     return dim % rank
 
 
@@ -493,7 +493,7 @@ def _select(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
 def _index_select(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
     source, index = value_argument(op, "self"), value_argument(op, "index")
     if source is None or index is None or index.tensor.rank != 1:
-        raise Stays("its operand has no dims")
+        raise NotBatchable("its operand has no dims")
     dim = _dim(op, source.tensor.rank)
     if not batch.is_batched(index):
         return rebuilt(batch, op, {"self": batch.twins[source], "dim": dim + 1})
@@ -521,9 +521,9 @@ def _index(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
     source, indices = value_argument(op, "self"), argument(op, "indices")
     values = argument_values(indices)
     if source is None or not isinstance(indices, tuple) or len(values) != len(indices):
-        raise Stays("a dim before an index is not indexed")
+        raise NotBatchable("a dim before an index is not indexed")
     if any(value.tensor.dtype.value in ("bool", "u8") for value in values):
-        raise Stays("it is indexed by a mask")
+        raise NotBatchable("it is indexed by a mask")
     if batch.is_batched(source) and not any(map(batch.is_batched, values)):
         return rebuilt(batch, op, {"self": batch.twins[source], "indices": (None, *indices)})
     rank = max(value.tensor.rank for value in values)
@@ -561,8 +561,8 @@ def _along_dim(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
     for parameter, item in named_arguments(op.target, op.args, op.kwargs):
         if isinstance(item, Value):
             if not parameter.is_tensor:
-                raise Stays("a number differs from iteration to iteration")
+                raise NotBatchable("a number differs from iteration to iteration")
             if item.tensor.rank == 0 and parameter.name != "src":
-                raise Stays("its operand has no dims")
+                raise NotBatchable("its operand has no dims")
             changed[parameter.name] = batch.expanded(item)
     return rebuilt(batch, op, changed)

@@ -56,7 +56,7 @@ MOST_WAYS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class MemoryPath:
     """A possible memory of a tensor: it is the view `steps` of `storage` if the flags of all
     `taken` sources hold."""
 
@@ -66,14 +66,14 @@ class Way:
     is_outer: bool
 
 
-def ways_of(value: Any, here: BlockScope) -> list[Way]:
+def possible_memories(value: Any, here: BlockScope) -> list[MemoryPath]:
     """Return all possible memories of a tensor: memory from outside of `here`, or created there."""
-    tensor, found = tensor_of(value), list[Way]()
+    tensor, found = tensor_of(value), list[MemoryPath]()
 
     def visit(storage: Storage, steps: Any, taken: tuple[MemorySource, ...], in_own: bool) -> None:
         is_outer = storage.scope.here is not here
         if len(found) <= MOST_WAYS and not (is_outer and in_own):
-            found.append(Way(storage, steps, taken, is_outer))
+            found.append(MemoryPath(storage, steps, taken, is_outer))
         if is_outer or len(found) > MOST_WAYS:
             return
         for source in storage.sources:
@@ -93,7 +93,7 @@ def after(whole: tuple[ViewStep, ...], view: tuple[ViewStep, ...]) -> tuple[View
     return view[len(whole) :]
 
 
-def condition_of(way: Way) -> Flag | None:
+def condition_of(way: MemoryPath) -> Flag | None:
     """Return the condition under which a tensor is the memory of `way`; None if it is not known
     here."""
     state = tracer()
@@ -147,7 +147,7 @@ class Candidate:
 
 
 @dataclass(eq=False, slots=True)
-class _Round:
+class _BodyTrace:
     """One tracing of the body, or the code after the loop, with the flag and the values that each
     candidate has there."""
 
@@ -184,9 +184,9 @@ class CarriedAliases:
     loop: LoopOp | None = None
     yields: tuple[Value, ...] = ()
     made: dict[Any, Any] = field(default_factory=dict[Any, Any])
-    round: _Round | None = None
+    round: _BodyTrace | None = None
     """The round to which the tensors in `made` belong."""
-    body: _Round | None = None
+    body: _BodyTrace | None = None
     """The last round of the body that was traced to its end."""
     region: Region | None = None
     is_late: bool = False
@@ -233,7 +233,7 @@ class CarriedAliases:
         """
         state = tracer()
         self.made, self.written = made, state.written
-        self.round = _Round(state.scope, in_body)
+        self.round = _BodyTrace(state.scope, in_body)
         supply = iter(carried)
         for one in self.asked:
             self.round.known[one] = tuple(next(supply) for _ in range(1 + len(self.types[one])))
@@ -330,7 +330,7 @@ class CarriedAliases:
 
     # -- flags ----------------------------------------------------------------------------------
 
-    def _flag(self, candidate: Candidate, here: _Round) -> Value | None:
+    def _flag(self, candidate: Candidate, here: _BodyTrace) -> Value | None:
         if candidate not in here.known:
             if not here.is_body:
                 self._extend(candidate, here)
@@ -342,7 +342,7 @@ class CarriedAliases:
             self.is_late = True
         return here.known[candidate][0]
 
-    def _extend(self, candidate: Candidate, behind: _Round) -> None:
+    def _extend(self, candidate: Candidate, behind: _BodyTrace) -> None:
         """Carry the flag of one more candidate around the loop, which is already emitted. Changes
         nothing if a flag is not known at the end of the body."""
         state, loop, body, region = tracer(), self.loop, self.body, self.region
@@ -375,7 +375,7 @@ class CarriedAliases:
         for result in results:
             state.home[result] = behind.scope
 
-    def _init_before(self, loop: LoopOp, candidate: Candidate, behind: _Round) -> Value:
+    def _init_before(self, loop: LoopOp, candidate: Candidate, behind: _BodyTrace) -> Value:
         """Return the initial flag of a candidate as a literal inserted before the loop."""
         value = Value(FLAG)
         tracer().home[value] = behind.scope
@@ -431,15 +431,15 @@ class CarriedAliases:
         late, self.is_late = self.is_late, False
         return late
 
-    def _ways(self, slot: Slot) -> list[Way]:
+    def _ways(self, slot: Slot) -> list[MemoryPath]:
         """Return the possible memories of the tensor of a slot after the round."""
         assert self.region is not None
-        return ways_of(self.leaves[slot].end, self.region.scope)
+        return possible_memories(self.leaves[slot].end, self.region.scope)
 
-    def _compare_ways(self, ways: dict[Slot, list[Way]]) -> bool:
+    def _compare_ways(self, ways: dict[Slot, list[MemoryPath]]) -> bool:
         """Add candidates for the tensors' memories after the round. Return True if any is new."""
         grown = False
-        users = dict[Storage, dict[Slot, list[Way]]]()
+        users = dict[Storage, dict[Slot, list[MemoryPath]]]()
         for slot, mine in ways.items():
             leaf = self.leaves[slot]
             kind = kind_of(leaf.end)
@@ -458,7 +458,7 @@ class CarriedAliases:
             grown |= self._compare_group(group)
         return grown
 
-    def _compare_group(self, group: dict[Slot, list[Way]]) -> bool:
+    def _compare_group(self, group: dict[Slot, list[MemoryPath]]) -> bool:
         """Add candidates for tensors that may be in the same memory, created in the loop. Return
         True if anything is new.
 
@@ -480,7 +480,9 @@ class CarriedAliases:
                     self.pairs |= {(slot, other), (other, slot)}
         return grown or len(self.pairs) > before
 
-    def _views(self, ways: list[Way], places: list[Way]) -> list[tuple[ViewStep, ...]] | None:
+    def _views(
+        self, ways: list[MemoryPath], places: list[MemoryPath]
+    ) -> list[tuple[ViewStep, ...]] | None:
         """Return the steps by which a tensor is a view of another one in the same memory; None if
         it may be something else."""
         views = [after(place.steps, way.steps) for place in places for way in ways]
@@ -503,7 +505,7 @@ class CarriedAliases:
                 ]
         return False
 
-    def _compare_links(self, ways: dict[Slot, list[Way]], region: Region) -> None:
+    def _compare_links(self, ways: dict[Slot, list[MemoryPath]], region: Region) -> None:
         """Record what is linked after a round."""
         own, linked = dict[Any, set[Storage]](), dict[Any, set[Storage]]()
         items: dict[Any, Carried] = {**self.leaves, **self.grown}
@@ -564,7 +566,7 @@ class CarriedAliases:
                     yield known, rest
 
 
-def _param(here: _Round, type: TensorType) -> Value:
+def _param(here: _BodyTrace, type: TensorType) -> Value:
     value = Value(type)
     tracer().home[value] = here.scope
     return value

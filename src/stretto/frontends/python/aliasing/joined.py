@@ -32,7 +32,7 @@ from stretto.ir.types import FLAG
 
 
 @dataclass(eq=False, slots=True)
-class Flags:
+class ExportedFlags:
     """Makes flags of one arm available after the branch, as results added on first use."""
 
     op: IfOp
@@ -116,7 +116,7 @@ class JoinedAliases:
 
     def record(self, op: IfOp) -> None:
         """Record the facts, after the branch has been emitted."""
-        flags = Flags(op, self.condition, self.regions)
+        flags = ExportedFlags(op, self.condition, self.regions)
         for storage, made in self.hoisted.items():
             found = self._inside(storage.sources, self.sides[storage], flags, (), made)
             has_sources(made, found)
@@ -147,7 +147,9 @@ class JoinedAliases:
             if not isinstance(pair.made, TracedTensor) or pair.kind.rows is not None:
                 link_same(pair.made, [pair.first, pair.second])
 
-    def _sources(self, leaf: Any, side: int, flags: Flags, joint: Storage) -> list[MemorySource]:
+    def _sources(
+        self, leaf: Any, side: int, flags: ExportedFlags, joint: Storage
+    ) -> list[MemorySource]:
         if isinstance(leaf, torch.Tensor) and not isinstance(leaf, TracedTensor):
             leaf = tracer().promote(leaf)
         if not isinstance(leaf, TracedTensor) or leaf.number is not None:
@@ -164,7 +166,7 @@ class JoinedAliases:
         self,
         sources: tuple[MemorySource, ...],
         side: int,
-        flags: Flags,
+        flags: ExportedFlags,
         steps: tuple[Any, ...],
         joint: Storage,
         fake: torch.Tensor | None = None,

@@ -19,10 +19,10 @@ from torch.utils._pytree import tree_any, tree_leaves, tree_map
 
 from stretto.frontends.python.calls import (
     arguments,
-    effects,
     iterating,
-    numbers,
+    number_rules,
     ordering,
+    output_journal,
     recurrent,
     sized,
     texts,
@@ -30,14 +30,14 @@ from stretto.frontends.python.calls import (
 )
 from stretto.frontends.python.control.branches import (
     branch,
+    flag_of_options,
     stage_and,
     stage_ifexp,
     stage_not,
     stage_or,
-    which,
 )
 from stretto.frontends.python.lists import iterators, methods, operations, sources
-from stretto.frontends.python.lists.iterators import Iterating
+from stretto.frontends.python.lists.iterators import TracedIterator
 from stretto.frontends.python.operators import draws
 from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.contents import readable
@@ -183,7 +183,7 @@ def _isinstance(value: Any, kinds: Any) -> Any:
 def _class_of_items(value: Any) -> type | None:
     """Return the Python class of a list, tuple, range or iterator that the capture represents by
     another object; None for other values."""
-    if isinstance(value, Iterating):
+    if isinstance(value, TracedIterator):
         return value.kind
     if isinstance(value, TracedList):
         return list
@@ -259,7 +259,7 @@ def _hasattr(holder: Any, name: str) -> Any:
         return hasattr(kind_of_number(holder), name)
     found = _getattr(holder, name, UNDEFINED)
     if isinstance(found, Either):
-        return which(found, lambda option: option is not UNDEFINED)
+        return flag_of_options(found, lambda option: option is not UNDEFINED)
     return found is not UNDEFINED
 
 
@@ -287,7 +287,7 @@ def _sum(items: Any, start: Any = 0) -> Any:
     if items.numbers:
         stacked = operations.stack(items, least=0)
         if stacked.dtype != torch.float64:
-            numbers.check_sum(stacked)
+            number_rules.check_sum(stacked)
             return cast_number(stacked.sum(0), int) + start
         total = cast_number(stacked.sum(0), float)
         if not isinstance(length, TracedTensor):
@@ -304,7 +304,7 @@ def _folded(start: bool, stage: BuiltinRule) -> BuiltinRule:
     """Return a rule for `any` (start False) or `all` (start True)."""
 
     def rule(items: Any) -> Any:
-        if isinstance(items, Iterating):
+        if isinstance(items, TracedIterator):
             found = rewritten(iterators.any_left)(items, not start)
             return stage_not(found) if start else found
         items = items if isinstance(items, GeneratorType) else _as_list(items)  # pyright: ignore[reportUnknownVariableType]
@@ -318,7 +318,7 @@ def _folded(start: bool, stage: BuiltinRule) -> BuiltinRule:
             found = stage(found, lambda i=item: stage_not(stage_not(i)))
             if found is (not start):
                 break
-            if _traced(found) and isinstance(source, Iterating):
+            if _traced(found) and isinstance(source, TracedIterator):
                 fail(
                     "the run decides how many items of an iterator are tested",
                     "test them in a loop with break",
@@ -542,7 +542,7 @@ def generator_method(function: Any) -> BuiltinRule | None:
 
 
 RULES: dict[Any, BuiltinRule] = {
-    **numbers.RULES,
+    **number_rules.RULES,
     bool: lambda *args: stage_not(stage_not(args[0])) if len(args) == 1 else NotImplemented,
     len: _len,
     range: _range,
@@ -583,7 +583,7 @@ RULES: dict[Any, BuiltinRule] = {
     **iterating.RULES,
     **sized.RULES,
     **arguments.RULES,
-    **effects.RULES,
+    **output_journal.RULES,
     **texts.RULES,
     **recurrent.PACKED,
     **torch_code.RULES,

@@ -22,7 +22,14 @@ import torch
 from torch import fx, nn
 
 from stretto.errors import CaptureError, SourceLocation
-from stretto.frontends.python.calls import arguments, effects, recursion, sized, special, texts
+from stretto.frontends.python.calls import (
+    arguments,
+    output_journal,
+    recursion,
+    sized,
+    special,
+    texts,
+)
 from stretto.frontends.python.calls.arguments import names_of_torch, takes
 from stretto.frontends.python.calls.builtins import (
     RULES,
@@ -42,8 +49,9 @@ from stretto.frontends.python.control import branches
 from stretto.frontends.python.control.branches import as_flag
 from stretto.frontends.python.guards.reach import ATOMS, is_of_user, original
 from stretto.frontends.python.lists import sources
-from stretto.frontends.python.lists.iterators import Iterating
+from stretto.frontends.python.lists.iterators import TracedIterator
 from stretto.frontends.python.lists.sources import Indexed
+from stretto.frontends.python.objects.copies import check_change, replacement
 from stretto.frontends.python.objects.foreign import (
     is_foreign,
     note_call,
@@ -51,7 +59,6 @@ from stretto.frontends.python.objects.foreign import (
     note_made,
 )
 from stretto.frontends.python.objects.heap import MUTATORS
-from stretto.frontends.python.objects.stand_ins import check_change, replacement
 from stretto.frontends.python.source.redirected import code_of, is_rewritten
 from stretto.frontends.python.source.rewrite import (
     NoSource,
@@ -103,7 +110,7 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         if isinstance(given, Poison):
             given.fail()
     if isinstance(function, Either):
-        return branches.use(function, lambda option: traced_call(option, args, kwargs))
+        return branches.for_each_option(function, lambda option: traced_call(option, args, kwargs))
     if isinstance(function, texts.TextMethod):
         return function(*args, **kwargs)
     if is_number(function):
@@ -119,7 +126,7 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         updates = function.__name__.endswith(("update", "subtract"))
         first = fixed_keys(owner, args[0]) if updates else fixed_key(args[0])
         args = (first, *args[1:])
-    acts = effects.rule_of(function)
+    acts = output_journal.rule_of(function)
     if acts is not None:
         return acts(*args, **kwargs)
     check_repeatable(function)
@@ -137,7 +144,7 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         if function is not next and function is not iter:
             args = _collected(function, args)
         if function in USE_ALL:
-            args = tuple([drained(x) if isinstance(x, Iterating) else x for x in args])
+            args = tuple([drained(x) if isinstance(x, TracedIterator) else x for x in args])
         if function in (min, max, sorted) and args and type(args[0]) is types.GeneratorType:
             args = (list(args[0]), *args[1:])
         found = first_either((args, kwargs))
@@ -180,7 +187,7 @@ def _call_cached(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     logs is called by the run, and so acts once for equal arguments.
     """
     are_known = all(_is_atom(x) or isinstance(x, logging.Logger) for x in (*args, *kwargs.values()))
-    if are_known and effects.called_once(function, args, kwargs):
+    if are_known and output_journal.called_once(function, args, kwargs):
         return None
     if all(map(_is_atom, (*args, *kwargs.values()))):
         with suspended():
@@ -396,7 +403,7 @@ def _with_options(
     def called(option: Any) -> Any:
         return traced_call(function, *replaced((args, kwargs), either, option))
 
-    return branches.use(either, called)
+    return branches.for_each_option(either, called)
 
 
 def _collected(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -241,7 +241,7 @@ OF_GENERATORS: dict[Any, Callable[..., Any]] = {
 """Builtins that take no more values of a generator than they need."""
 
 
-def hand_over(value: Any) -> Any:
+def pass_to_consumer(value: Any) -> Any:
     """Pass a yielded value to the consumer. Returns True if it wants no more."""
     consumer = _consumers.stack.pop()  # it may run other generators, and yield itself
     try:

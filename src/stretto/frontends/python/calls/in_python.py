@@ -55,7 +55,7 @@ class Refused(Exception):
         self.error, self.at, self.always = error, at, always
 
 
-class NotNative(Exception):
+class RunInPython(Exception):
     """A segment must run in Python this time because it raises an exception."""
 
 
@@ -102,7 +102,7 @@ def run_in_python(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], 
         OUTSIDE.handler = before
 
 
-def is_part(function: Any) -> bool:
+def is_separately_compilable(function: Any) -> bool:
     """Return True if a called function may be compiled separately: user code that exists before
     the call. A closure made during the call differs each time."""
     function = own_method(function, "__call__") or function
@@ -112,10 +112,10 @@ def is_part(function: Any) -> bool:
         is_sequence = type(function).forward is nn.Sequential.forward
         return is_sequence or is_user_function(_function_of(function.forward))
     inner = _function_of(function)
-    return is_cut_into_pieces(inner) and inner.__closure__ is None
+    return can_be_split(inner) and inner.__closure__ is None
 
 
-def is_cut_into_pieces(function: Any) -> bool:
+def can_be_split(function: Any) -> bool:
     """Return True for a user function that can be split: not a generator, not async."""
     inner = _function_of(function)
     return (
@@ -132,7 +132,7 @@ def _function_of(function: Any) -> Any:
 
 def _run(host: Host, function: Any, *args: Any, **kwargs: Any) -> Any:
     inner = _function_of(function)
-    body = body_of(inner.__code__) if is_cut_into_pieces(inner) else None
+    body = body_of(inner.__code__) if can_be_split(inner) else None
     if body is None:
         return function(*args, **kwargs)
     if isinstance(function, types.MethodType):
@@ -223,7 +223,7 @@ class _Activation:
         except Refused as refused:
             self._refuse(block, start, end, refused)
             return start
-        except NotNative:
+        except RunInPython:
             pass
         if found is None:  # not in the `except`: the statements may raise what user code handles
             for index in range(start, end):

@@ -17,8 +17,8 @@ from typing import Any
 from torch import nn
 
 from stretto.frontends.python.aliasing.aliases import link, overlapping, storages_of, visible
-from stretto.frontends.python.control.carry import Carry
-from stretto.frontends.python.objects.stand_ins import note_copy
+from stretto.frontends.python.control.loop_state import LoopState
+from stretto.frontends.python.objects.copies import note_copy
 from stretto.frontends.python.tracing.frames import read_cell
 from stretto.frontends.python.tracing.signals import (
     CaptureSignal,
@@ -42,7 +42,7 @@ from stretto.frontends.python.values.leaves import (
     merge,
     wrap,
 )
-from stretto.frontends.python.values.scalars import Kind, decided_rows, left_by_function, unify
+from stretto.frontends.python.values.scalars import Kind, decided_rows, kind_after_call, unify
 from stretto.frontends.python.values.state import Snapshot, contents, describe, equal_leaves, is_box
 from stretto.ir.core import Function, Value
 from stretto.ir.ops import CallOp
@@ -51,7 +51,7 @@ from stretto.ir.ops import CallOp
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Surroundings:
+class ReadState:
     """Variables of outer functions, contents of containers, tensors, and the number of writes to
     globals."""
 
@@ -61,7 +61,7 @@ class Surroundings:
     globals: int
 
     @staticmethod
-    def of(cells: tuple[CellType, ...], arguments: Any, captures: list[Value]) -> Surroundings:
+    def of(cells: tuple[CellType, ...], arguments: Any, captures: list[Value]) -> ReadState:
         """Collect the outer variables reachable from `cells` and `arguments` through functions and
         containers."""
         found, boxes = dict[int, tuple[CellType, Any]](), dict[int, tuple[Any, dict[Any, Any]]]()
@@ -81,7 +81,7 @@ class Surroundings:
                 pending += contents(value).values()
         bases = set(captures)
         storages = ((s, s.state.base) for s in visible() if isinstance(s.state.base, Value))
-        return Surroundings(
+        return ReadState(
             tuple(found.values()),
             tuple(boxes.values()),
             tuple((storage, base) for storage, base in storages if base in bases),
@@ -159,13 +159,13 @@ class Outline:
     opens_results: bool = False
     """True if a returned list or dict of the arguments becomes a separate result, because not
     every path returns the same argument."""
-    surroundings: Surroundings | None = None
+    surroundings: ReadState | None = None
     differing: set[int] = field(default_factory=set[int])
     """Results that are an argument on some paths only."""
     aliased: set[tuple[int, Any]] = field(default_factory=set[tuple[int, Any]])
     """Arguments that may share memory, each with the position of another argument or a storage of
     an outer tensor."""
-    carry: Carry | None = None
+    carry: LoopState | None = None
     region: Region | None = None
     finished: bool = False
 
@@ -187,7 +187,7 @@ class Outline:
         state = tracer()
         self._check_depth()
         self.name = _function_name(self.entry.code)
-        self.carry = Carry(Snapshot.take((args, kwargs)), None, frozenset(), runs_once=False)
+        self.carry = LoopState(Snapshot.take((args, kwargs)), None, frozenset(), runs_once=False)
         state.functions[self.name] = None  # type: ignore[assignment]
         state.outlines[self.key] = self
         leaves = list[Any]()
@@ -214,7 +214,7 @@ class Outline:
         self.carry.base.restore()
         state.note(f"recursive function '{self.name}' outlined")
         result = self.call(args, kwargs, outermost=True)
-        self.surroundings = Surroundings.of(self.entry.cells, (args, kwargs), self.captures)
+        self.surroundings = ReadState.of(self.entry.cells, (args, kwargs), self.captures)
         return result
 
     def _check_depth(self) -> None:
@@ -544,7 +544,7 @@ def passed_kind(code: CodeType, leaf: Any) -> Kind:
 
 def _left_kind(leaf: Any) -> Kind | None:
     kind = kind_of(leaf)
-    return None if kind is None else left_by_function(kind)
+    return None if kind is None else kind_after_call(kind)
 
 
 def _is_same(first: Any, second: Any) -> bool:

@@ -257,11 +257,11 @@ def split(*args: Any, **kwargs: Any) -> Any:
     assert isinstance(count, TracedTensor)
     reason = "the number of pieces depends on the content of a tensor"
     unpacked = abort(reason, "use masks, or a for loop over the pieces")
-    return _Pieces(to_number(count), piece, unpacked)
+    return _SplitParts(to_number(count), piece, unpacked)
 
 
 @dataclass(frozen=True, eq=False)
-class _Pieces(Indexed):
+class _SplitParts(Indexed):
     """Pieces whose number only the run knows: they can be looped over but not unpacked."""
 
     unpacked: Abort

@@ -28,12 +28,12 @@ import torch
 from torch.autograd.function import Function, FunctionCtx
 
 from stretto.frontends.python.calls.builtins import RULES
-from stretto.frontends.python.calls.effects import stream_name
+from stretto.frontends.python.calls.output_journal import stream_name
 from stretto.frontends.python.control import branches
 from stretto.frontends.python.source.syntax import names_read
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.signals import fail
-from stretto.frontends.python.tracing.tracer import Surroundings, tracer
+from stretto.frontends.python.tracing.tracer import Caller, tracer
 from stretto.frontends.python.values.either import Either, lacks_entries, may_be_missing
 
 # ---- `torch.autograd.Function`: its `forward` is traced like any other user function.
@@ -242,7 +242,7 @@ def check_harmless(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, An
     """Fail for a function that changes the outside world, or that computes gradients. Where
     statements may run in Python, also for one that only reads files."""
     name = getattr(function, "__name__", type(function).__name__)
-    is_cut = tracer().surroundings is not Surroundings.COMPILED
+    is_cut = tracer().surroundings is not Caller.COMPILED
     owner = getattr(function, "__self__", None)
     of_tensor = isinstance(owner, torch.Tensor)
     if (

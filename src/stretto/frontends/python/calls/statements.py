@@ -120,7 +120,7 @@ def length(value: Any) -> Any:
 def is_sequence(value: Any) -> Any:
     """Return True, or a traced flag, if a sequence pattern may match the value."""
     if isinstance(value, Either):
-        return branches.use(value, is_sequence)
+        return branches.for_each_option(value, is_sequence)
     if isinstance(value, TracedList | Indexed):
         return not isinstance(value, Iterated)
     return bool(type(value).__flags__ & _SEQUENCE)
@@ -129,7 +129,7 @@ def is_sequence(value: Any) -> Any:
 def is_mapping(value: Any) -> Any:
     """Return True, or a traced flag, if a mapping pattern may match the value."""
     if isinstance(value, Either):
-        return branches.use(value, is_mapping)
+        return branches.for_each_option(value, is_mapping)
     return bool(type(value).__flags__ & _MAPPING)
 
 
@@ -244,7 +244,7 @@ def throw(noted: Any) -> NoReturn:
     """Raise a noted exception that no handler caught."""
     found = error(noted)
     if isinstance(found, Either):
-        branches.use(found, throw)
+        branches.for_each_option(found, throw)
     if not isinstance(found, BaseException):
         fail(
             "which exception is raised here depends on a tensor",
@@ -260,7 +260,11 @@ def advanced(function: Any, iterator: Any) -> Any:
 
 def is_end(item: Any) -> Any:
     """Return True, or a traced flag, if an advanced iterator has ended."""
-    return branches.which(item, lambda x: x is END) if isinstance(item, Either) else item is END
+    return (
+        branches.flag_of_options(item, lambda x: x is END)
+        if isinstance(item, Either)
+        else item is END
+    )
 
 
 def item(found: Any) -> Any:

@@ -15,7 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from stretto.frontends.python.lists import operations
-from stretto.frontends.python.lists.iterators import Iterating
+from stretto.frontends.python.lists.iterators import TracedIterator
 from stretto.frontends.python.source.rewrite import is_user_function
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
@@ -25,10 +25,10 @@ from stretto.frontends.python.values.state import TracedList
 from stretto.frontends.python.values.texts import (
     Applied,
     Formatted,
-    FromRun,
-    OfText,
     Percent,
+    RunValue,
     Shown,
+    TextCall,
     TextOf,
     TextPart,
     TracedText,
@@ -102,7 +102,7 @@ def of_text(text: Any, name: str, *args: Any, **kwargs: Any) -> Any:
 def _made_by(text: Any, name: str, args: tuple[Any, ...]) -> Any:
     getattr("", name)(*args)  # raises what the method raises for such arguments
     values = values_of(text)
-    return made_text([Shown(OfText(name, args, pieces_of(text)), len(values))], values)
+    return made_text([Shown(TextCall(name, args, pieces_of(text)), len(values))], values)
 
 
 def _has_affix(text: Any, affix: str, *, at_end: bool) -> bool | None:
@@ -192,7 +192,7 @@ def _applied(function: Callable[..., str], value: Any, **options: Any) -> Any:
 
 def _form_of(leaf: Any) -> tuple[Any, Any]:
     if isinstance(leaf, TracedList):
-        return FromRun(), [operations.copied(leaf)]
+        return RunValue(), [operations.copied(leaf)]
     if isinstance(leaf, torch.Size):
         leaf = torch.Size([int(dim) for dim in leaf])
     return form_of(leaf)
@@ -285,7 +285,7 @@ def str_method(function: Any) -> Rule | None:
 
 
 def _joined(text: str, items: Any) -> Any:
-    if isinstance(items, GeneratorType | Iterating):
+    if isinstance(items, GeneratorType | TracedIterator):
         items = list(items)
     is_late = isinstance(items, list | tuple) and any(map(is_text, items))
     return joined_texts(text, items) if is_late else text.join(items)

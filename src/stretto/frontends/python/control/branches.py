@@ -55,7 +55,7 @@ from stretto.ops.properties import properties, stay_reason
 # code after it would be captured twice.
 
 
-def divided(condition: Any) -> torch.SymBool | None:
+def branching_condition(condition: Any) -> torch.SymBool | None:
     """Return the condition, if it is one on sizes of the call that becomes a branch; else None."""
     if not isinstance(condition, torch.SymBool | torch.SymInt) or active() is None:
         return None
@@ -75,7 +75,7 @@ def divided(condition: Any) -> torch.SymBool | None:
 def staged(condition: Any) -> Any:
     """Return a traced flag for a condition on sizes that is to be a branch; else the condition
     itself."""
-    found = divided(condition)
+    found = branching_condition(condition)
     if found is None:
         return condition
     state, place = tracer(), user_location()
@@ -97,7 +97,7 @@ def as_flag(value: Any) -> Any:
 
 
 @contextmanager
-def branching(flag: Value) -> Generator[bool]:
+def both_arms_context(flag: Value) -> Generator[bool]:
     """Context of both arms of a branch on a flag. Yields True if the flag implies conditions on
     sizes."""
     state = tracer()
@@ -138,7 +138,7 @@ def _path(flag: Value, taken: bool) -> Any:
     return reduce(sympy.And, found) if found else None
 
 
-def refuse_division(flag: Any) -> None:
+def refuse_size_dependent_kind(flag: Any) -> None:
     """Fail if a value whose kind depends on a size is used: each use would be captured once per
     kind."""
     state = tracer()
@@ -194,7 +194,7 @@ def _divides(expression: Any) -> bool:
 Thunk = Callable[[], Any]
 
 
-def use(
+def for_each_option(
     value: Either,
     operation: Callable[[Any], Any],
     frame: CallFrame | None = None,
@@ -209,18 +209,18 @@ def use(
         )
     if not rest:
         return operation(option)
-    refuse_division(flag)
+    refuse_size_dependent_kind(flag)
     other = Either(*zip(*rest, strict=True))
     return branch(
         flag,
         lambda: operation(option),
-        lambda: use(other, operation, frame, live),
+        lambda: for_each_option(other, operation, frame, live),
         frame,
         live,
     )
 
 
-def which(value: Either, holds: Callable[[Any], bool]) -> Any:
+def flag_of_options(value: Either, holds: Callable[[Any], bool]) -> Any:
     """Return True, or a traced bool, if the value is an option for which `holds` is True."""
     pairs = possible(value)
     chosen = [flag for flag, option in pairs if holds(option)]
@@ -265,7 +265,7 @@ def truth(value: Any) -> bool:
 def condition_of(value: Any) -> Value:
     """Return the truth of a traced value as an IR flag."""
     if isinstance(value, Either):
-        value = use(value, lambda option: as_flag(stage_not(stage_not(option))))
+        value = for_each_option(value, lambda option: as_flag(stage_not(stage_not(option))))
         if isinstance(value, bool):
             return tracer().literal(value, FLAG.dtype)
     if isinstance(value, TracedList):
@@ -298,7 +298,7 @@ def branch(
     taken = settled(flag)
     if taken is not None:
         return then() if taken else orelse()
-    with branching(flag) as is_of_sizes:
+    with both_arms_context(flag) as is_of_sizes:
         return _both_arms(flag, then, orelse, frame, live, is_of_sizes=is_of_sizes)
 
 
@@ -413,7 +413,7 @@ def in_every_run(condition: Any) -> Any:
 
 def stage_not(value: Any) -> Any:
     value = tested(plain(value))
-    of_sizes = divided(value)
+    of_sizes = branching_condition(value)
     if of_sizes is not None:
         return torch.sym_not(of_sizes)
     if active() is None or not is_traced(value):
@@ -472,7 +472,7 @@ def _logical(
         return stage_ifexp(
             decides, *((others, lambda: first) if is_and else (lambda: first, others))
         )
-    if isinstance(first, torch.SymBool) and divided(first) is not None:
+    if isinstance(first, torch.SymBool) and branching_condition(first) is not None:
         both = joint_condition(is_and, first, others)
         if both is not None:
             return both
@@ -545,4 +545,4 @@ def _is_harmless(region: Region) -> bool:
     )
 
 
-Hooks.use = use
+Hooks.use = for_each_option

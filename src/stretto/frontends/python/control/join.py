@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.frontends.python.aliasing.joined import JoinedAliases
-from stretto.frontends.python.objects.stand_ins import check_growth, note_copy, note_origin
+from stretto.frontends.python.objects.copies import check_growth, note_copy, note_origin
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe, is_internal
-from stretto.frontends.python.tracing.signals import Poison, fail, fail_growth
+from stretto.frontends.python.tracing.signals import Poison, fail, fail_length_change
 from stretto.frontends.python.tracing.tensor import ListLength, Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
 from stretto.frontends.python.values.either import NONE, Either
@@ -34,9 +34,9 @@ from stretto.frontends.python.values.leaves import (
 from stretto.frontends.python.values.scalars import (
     Kind,
     assuming,
+    kind_after_branch,
     most_bits,
     negation,
-    outside,
     possible,
     unify,
     unify_rows,
@@ -84,7 +84,7 @@ class ArmEnd:
 
 
 @dataclass(eq=False, slots=True)
-class Pair:
+class BranchResult:
     """One result of the IfOp: the values that the arms yield, and the joint value."""
 
     first: Any
@@ -104,7 +104,7 @@ class Joiner:
     condition: Value
     frame: CallFrame | None = None
     live: frozenset[str] = frozenset()
-    pairs: list[Pair] = field(default_factory=list[Pair])
+    pairs: list[BranchResult] = field(default_factory=list[BranchResult])
     """The results of the IfOp."""
     memo: dict[tuple[int, int], Any] = field(default_factory=dict[tuple[int, int], Any])
     """Joint values by the ids of the values in the arms, so that identical pairs stay identical."""
@@ -128,7 +128,7 @@ class Joiner:
         writes = self._storages()
         kept = [pair for pair in self.pairs if pair.made is not None]
         aliases = JoinedAliases(kept, condition, (self.first.region, self.second.region))
-        self.pairs += [Pair(a, b, kind, value) for a, b, kind, value in aliases.shared()]
+        self.pairs += [BranchResult(a, b, kind, value) for a, b, kind, value in aliases.shared()]
         op = self._emit(condition)
         if op is not None:
             aliases.record(op)
@@ -160,10 +160,12 @@ class Joiner:
                 if not tracer().heap.owns(box):
                     return box, first
                 if isinstance(self.value(box, box, "of the arguments"), Poison):
-                    fail_growth(box)  # a poison may stay unread although the caller sees the list
+                    fail_length_change(
+                        box
+                    )  # a poison may stay unread although the caller sees the list
                 return box, self.base.boxes[id(box)][1]
             if isinstance(box, set | deque):
-                fail_growth(box)
+                fail_length_change(box)
             _check_order(first, second)
             keys = list(first) + [key for key in second if key not in first]
             return box, {key: self._entry(first, second, key) for key in keys}
@@ -259,7 +261,7 @@ class Joiner:
         if kind is not None:
             if isinstance(value, TracedTensor | TracedList) and self._outlives(value):
                 return value
-            kind = outside(kind)
+            kind = kind_after_branch(kind)
             return self._leaf(None, value, kind) if in_second else self._leaf(value, None, kind)
         parts = parts_of(value)
         if parts is not None:
@@ -306,7 +308,7 @@ class Joiner:
             )
         self.behind += block.ops[before:]
         del block.ops[before:]
-        self.pairs.append(Pair(first, second, kind, value, made))
+        self.pairs.append(BranchResult(first, second, kind, value, made))
         return made
 
     def _grown(self, first: Any, second: Any, name: str) -> Any:
@@ -446,7 +448,7 @@ class Joiner:
             known = next(s.base for s in (first, second) if isinstance(s.base, Value))
             value = Value(known.type)
             state.home[value] = state.scope
-            self.pairs.append(Pair(storage, storage, Kind(known.type, False), value))
+            self.pairs.append(BranchResult(storage, storage, Kind(known.type, False), value))
             length = first.length if first.length == second.length else ListLength(object(), 0)
             writes.append((storage, StorageState(value, length)))
         return writes

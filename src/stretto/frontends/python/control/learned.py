@@ -4,7 +4,7 @@ A loop is traced until it learns nothing more to carry, and each of these attemp
 inner loops anew. If these started from nothing each time, the number of traces would be
 exponential in the depth. So what a loop has learned is stored with the state at its entry. If
 the loop is entered in a state that is as general (equal, except that some values have become
-traced), it starts with what it learned before. This affects only the start: `Carry.end` still
+traced), it starts with what it learned before. This affects only the start: `LoopState.end` still
 compares everything, so the program is right whatever is stored.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.frontends.python.aliasing.carried import Candidate, CarriedAliases, without_values
-from stretto.frontends.python.control.carry import Carried, Carry, Slot
+from stretto.frontends.python.control.loop_state import Carried, LoopState, Slot
 from stretto.frontends.python.tracing.frames import UNDEFINED, Maybe, is_internal
 from stretto.frontends.python.tracing.signals import Poison
 from stretto.frontends.python.tracing.tensor import Storage, TracedTensor
@@ -46,7 +46,7 @@ def place_of(code: Hashable, *, first: int = 0) -> LoopKey:
     return code, first, len(tracer().frames)
 
 
-def recall(place: LoopKey, carry: Carry) -> bool:
+def recall(place: LoopKey, carry: LoopState) -> bool:
     """Give `carry`, which has just begun, what an earlier trace has learned. Returns False if
     there is nothing."""
     if not carry.splits:
@@ -58,17 +58,17 @@ def recall(place: LoopKey, carry: Carry) -> bool:
     return False
 
 
-def keeps_first_round(place: LoopKey, now: Snapshot) -> bool:
+def needs_no_peeling(place: LoopKey, now: Snapshot) -> bool:
     """Return True if an earlier trace from such a state needed no copy of the first iteration
     before the loop."""
-    known: list[Carry] = tracer().learned.get(place, [])
+    known: list[LoopState] = tracer().learned.get(place, [])
     return any(then.runs_once and _Match(then.base, now).holds() for then in known)
 
 
-def remember(place: LoopKey, carry: Carry) -> None:
+def remember(place: LoopKey, carry: LoopState) -> None:
     """Store what a loop has learned, once it is complete."""
     if not (carry.splits or carry.options.replaced or carry.options.examples or carry.twins):
-        known: list[Carry] = tracer().learned.setdefault(place, [])
+        known: list[LoopState] = tracer().learned.setdefault(place, [])
         known.insert(0, carry)
         del known[_MOST_STATES:]
 
@@ -171,8 +171,8 @@ class _Translation:
     left out and learned again."""
 
     match: _Match
-    then: Carry
-    carry: Carry
+    then: LoopState
+    carry: LoopState
 
     def run(self) -> None:
         self.carry.base.cells.update(self.match.unbound)

@@ -11,21 +11,21 @@ from typing import Any
 from stretto.frontends.python.control.branches import (
     branch,
     condition_of,
+    for_each_option,
     in_every_run,
     is_traced,
     stage_not,
     truth,
-    use,
 )
-from stretto.frontends.python.control.carry import Carry
 from stretto.frontends.python.control.learned import (
     LoopKey,
     forget,
-    keeps_first_round,
+    needs_no_peeling,
     place_of,
     recall,
     remember,
 )
+from stretto.frontends.python.control.loop_state import LoopState
 from stretto.frontends.python.lists.sources import Indexed, as_source
 from stretto.frontends.python.tracing.frames import CallFrame
 from stretto.frontends.python.tracing.signals import (
@@ -106,10 +106,10 @@ def _runs_natively(loop: UserLoop, test: Test) -> bool:
         if not truth(condition):
             return True
         place = place_of(loop.code)
-        if keeps_first_round(place, start):
+        if needs_no_peeling(place, start):
             rollback()
             start.restore()
-            if _kept_whole(loop, test):
+            if _emit_without_peeling(loop, test):
                 return True
             forget(place)
             start.restore()
@@ -119,7 +119,7 @@ def _runs_natively(loop: UserLoop, test: Test) -> bool:
         if is_traced(condition):
             rollback()
             start.restore()
-            if _kept_whole(loop, test):
+            if _emit_without_peeling(loop, test):
                 return True
             start.restore()
             test()
@@ -156,7 +156,7 @@ def _runs_just_once(loop: UserLoop, test: Test) -> bool:
     return False
 
 
-def _kept_whole(loop: UserLoop, test: Test) -> bool:
+def _emit_without_peeling(loop: UserLoop, test: Test) -> bool:
     """Try to emit the loop without a copy of its first iteration. Returns False, with the state
     restored, if it cannot be."""
     start = Snapshot.take()
@@ -181,7 +181,7 @@ def _traced_while(
     carried as one of several kinds."""
     state = tracer()
     splits = splits or (not runs_once and place_of(loop.code) in state.hints.splits)
-    carry = Carry(Snapshot.take(), loop.frame, loop.live, runs_once, splits=splits)
+    carry = LoopState(Snapshot.take(), loop.frame, loop.live, runs_once, splits=splits)
     of_loops = frozenset[int]()
     head, body = Block(), Block()
 
@@ -267,7 +267,7 @@ def _traced_with_effects(loop: UserLoop, test: Test, *, runs_once: bool, splits:
         del frames[frames.index(frame) :]
 
 
-def _trace_until_settled(carry: Carry, place: LoopKey, trace_round: Callable[[], bool]) -> None:
+def _trace_until_settled(carry: LoopState, place: LoopKey, trace_round: Callable[[], bool]) -> None:
     """Trace the body until one trace shows that everything it changes is carried."""
     known = recall(place, carry)
     for attempt in range(_ATTEMPTS):
@@ -335,7 +335,7 @@ def stage_for(
         def of_length(length: Any) -> None:
             stage_for(frame, Indexed(length, source.item), body, live, stop, place)
 
-        use(source.length, of_length, frame, frozenset(live))
+        for_each_option(source.length, of_length, frame, frozenset(live))
         return
     static = source.length if isinstance(source.length, int) else None
     if static is not None and static <= tracer().options.debug.unroll:
@@ -467,7 +467,7 @@ def _traced_for(source: Indexed, loop: UserLoop, first: int, splits: bool) -> No
     loops = frozenset[int]() if trips is None else frozenset({state.loop_of(source)})
     if isinstance(trips, Size):
         state.sized_loops |= loops
-    carry = Carry(Snapshot.take(), loop.frame, loop.live, runs, loops, splits=splits)
+    carry = LoopState(Snapshot.take(), loop.frame, loop.live, runs, loops, splits=splits)
     body, stopped = Block(), False
 
     def trace_round() -> bool:
@@ -495,7 +495,7 @@ def _traced_for(source: Indexed, loop: UserLoop, first: int, splits: bool) -> No
         _emit_for(source, carry, body, first)
 
 
-def _ended(carry: Carry, region: Region) -> bool:
+def _ended(carry: LoopState, region: Region) -> bool:
     """Call `carry.end`. If an iteration must be run before the loop (NeedsPeel), first restore the
     state from before the loop."""
     try:
@@ -512,7 +512,7 @@ def _may_stop(loop: UserLoop) -> bool:
     return is_traced(stopped) or truth(stopped)
 
 
-def _emit_for(source: Indexed, carry: Carry, body: Any, first: int) -> None:
+def _emit_for(source: Indexed, carry: LoopState, body: Any, first: int) -> None:
     state = tracer()
     inits = carry.inits()
     length, trips = source.length, None
@@ -526,7 +526,7 @@ def _emit_for(source: Indexed, carry: Carry, body: Any, first: int) -> None:
     carry.finish(results, trips, op)
 
 
-def _emit_while(source: Indexed, loop: UserLoop, carry: Carry, body: Any, first: int) -> None:
+def _emit_while(source: Indexed, loop: UserLoop, carry: LoopState, body: Any, first: int) -> None:
     """Emit a `for` that may stop early as a while loop that carries the index."""
     state = tracer()
     assert loop.stop is not None

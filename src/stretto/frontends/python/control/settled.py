@@ -14,7 +14,7 @@ from __future__ import annotations
 from stretto.errors import CaptureError, NotCaptured, OtherProgram
 from stretto.frontends.python.tracing.contents import in_this_call
 from stretto.frontends.python.tracing.locations import user_location
-from stretto.frontends.python.tracing.tracer import Surroundings, Tracer, tracer
+from stretto.frontends.python.tracing.tracer import Caller, Tracer, tracer
 from stretto.frontends.python.values.scalars import logical
 from stretto.ir.core import Program, Value
 from stretto.ir.failure import Failure
@@ -63,7 +63,7 @@ def is_left_out(flag: Value, taken: bool, error: CaptureError) -> bool:
     would not end.
     """
     state, place = tracer(), user_location()
-    is_cut = state.surroundings is not Surroundings.COMPILED
+    is_cut = state.surroundings is not Caller.COMPILED
     if state.settling is None or is_cut or place is None or state.tries.takes_next():
         return False
     arm = place, taken

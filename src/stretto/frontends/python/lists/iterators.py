@@ -18,7 +18,7 @@ import itertools
 from typing import Any, ClassVar
 
 
-class Iterating:
+class TracedIterator:
     """Base of the iterators.
 
     made_of: the arguments, from which the items can be derived without positions, as long as
@@ -54,7 +54,7 @@ class Iterating:
         pass
 
 
-class Over(Iterating):
+class Over(TracedIterator):
     """An iterator over the items of another one."""
 
     def __init__(self, inner: Any, *made_of: Any) -> None:
@@ -130,7 +130,7 @@ def any_left(iterator: Any, found: Any) -> Any:
     return False
 
 
-class Positioned(Iterating):
+class Positioned(TracedIterator):
     """The items of a sequence, which may grow during the iteration."""
 
     kind = type(iter([]))
@@ -168,7 +168,7 @@ class Backwards(Positioned):
         return item
 
 
-class OfDict(Iterating):
+class DictIterator(TracedIterator):
     """The keys, values or items of a dict. `count`: number of keys when the iterator was
     created."""
 
@@ -196,7 +196,7 @@ class OfDict(Iterating):
         self.position = -1
 
 
-class Until(Iterating):
+class CallIterator(TracedIterator):
     """The results of a function, until one equals `last`."""
 
     kind = type(iter(int, 1))
@@ -233,7 +233,7 @@ class Enumerated(Over):
         return number, self.inner.take()
 
 
-class Zipped(Iterating):
+class Zipped(TracedIterator):
     kind = zip
 
     def __init__(self, items: Any, inner: Any, strict: bool) -> None:
@@ -284,7 +284,7 @@ class Mapped(Zipped):
         return self.function(*[one.take() for one in self.inner])
 
 
-class Starred(Over):
+class StarMap(Over):
     kind = itertools.starmap
 
     def __init__(self, function: Any, inner: Any) -> None:
@@ -316,7 +316,7 @@ class Filtered(LookingAhead):
         return found
 
 
-class WhileHolds(LookingAhead):
+class TakeWhile(LookingAhead):
     """The items before the first one for which `function` is false."""
 
     kind = itertools.takewhile
@@ -344,7 +344,7 @@ class WhileHolds(LookingAhead):
         pass
 
 
-class OnceFails(LookingAhead):
+class DropWhile(LookingAhead):
     """The items from the first one on for which `function` is false."""
 
     kind = itertools.dropwhile
@@ -366,7 +366,7 @@ class OnceFails(LookingAhead):
         return found
 
 
-class Counted(Iterating):
+class Counted(TracedIterator):
     kind = itertools.count
 
     def __init__(self, start: Any = 0, step: Any = 1) -> None:
@@ -383,7 +383,7 @@ class Counted(Iterating):
         return number
 
 
-class Repeated(Iterating):
+class Repeated(TracedIterator):
     """times: number of times that `item` is returned; None for no end."""
 
     kind = itertools.repeat
@@ -402,7 +402,7 @@ class Repeated(Iterating):
         return self.item
 
 
-class Cycled(Iterating):
+class Cycled(TracedIterator):
     """The items of a sequence that does not change, repeated without end."""
 
     kind = itertools.cycle
@@ -422,7 +422,7 @@ class Cycled(Iterating):
         return item
 
 
-class Chained(Iterating):
+class Chained(TracedIterator):
     """The items of several iterators. `number`: index of the current one."""
 
     kind = itertools.chain

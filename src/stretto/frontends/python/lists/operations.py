@@ -12,7 +12,7 @@ import torch
 from stretto.errors import OnlyInPython
 from stretto.frontends.python.aliasing.aliases import link
 from stretto.frontends.python.lists import methods
-from stretto.frontends.python.objects.stand_ins import check_change
+from stretto.frontends.python.objects.copies import check_change
 from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import SIZE_BITS, Hooks, ListLength, TracedTensor

@@ -47,22 +47,23 @@ from stretto.frontends.python.values.stores import (
 #
 # During a capture nothing is printed, warned of or logged. Instead the program keeps a journal: a
 # list of the lines with side effects that it reached, in order, and for each of these lines
-# (`Site`) lists of the values that it needs. These lists are state of the program like any list of
-# the user's, so arms and loops append to them when the run reaches them. When the run has ended,
-# the side effects of the lines are executed in Python, in order, with the values of the run.
+# (`SideEffectSite`) lists of the values that it needs. These lists are state of the program like
+# any list of the user's, so arms and loops append to them when the run reaches them. When the run
+# has ended, the side effects of the lines are executed in Python, in order, with the values of the
+# run.
 
 
-Act = Callable[[Sequence[Any]], object]
+SideEffect = Callable[[Sequence[Any]], object]
 """Function that performs the side effect of a line, given the values of the run that it needs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Site:
+class SideEffectSite:
     """A line with a side effect. columns: a list for each value that it needs. of_user: True if
     the user's own code has the effect, not a library's."""
 
     number: int
-    act: Act
+    act: SideEffect
     columns: tuple[list[Any], ...]
     of_user: bool
 
@@ -73,7 +74,7 @@ class Journal:
     All lists are empty before a run."""
 
     order: list[int] = field(default_factory=list[int])
-    sites: dict[Hashable, Site] = field(default_factory=dict[Hashable, Site])
+    sites: dict[Hashable, SideEffectSite] = field(default_factory=dict[Hashable, SideEffectSite])
     referred: list[Any] = field(default_factory=list[Any])
     """Objects that are shown in their state after the run, so they must not change during it."""
 
@@ -85,15 +86,17 @@ class Journal:
         """True if a list belongs to the journal."""
         return any(box is item for item in self.lists())
 
-    def site(self, key: Hashable, act: Act, columns: int, of_user: bool) -> Site:
+    def site(self, key: Hashable, act: SideEffect, columns: int, of_user: bool) -> SideEffectSite:
         """Return the site of a key, created if there is none."""
         if key not in self.sites:
             lists = tuple(list[Any]() for _ in range(columns))
-            self.sites[key] = Site(len(self.sites), act, lists, of_user)
+            self.sites[key] = SideEffectSite(len(self.sites), act, lists, of_user)
         return self.sites[key]
 
 
-def act_out(sites: Sequence[Site], order: Sequence[int], columns: Sequence[Sequence[Any]]) -> None:
+def act_out(
+    sites: Sequence[SideEffectSite], order: Sequence[int], columns: Sequence[Sequence[Any]]
+) -> None:
     """Perform the side effects of the lines that a run reached. columns: those of all sites,
     concatenated."""
     supply = iter(columns)

@@ -172,10 +172,10 @@ def check_overlap(func: Any, args: Any, kwargs: Any, targets: Sequence[Any]) -> 
     if not any(_may_overlap(item, targets, given, traced, elementwise) for item in targets):
         return
     with state.native():
-        _ask(func, args, kwargs, targets, traced)
+        _try_in_eager(func, args, kwargs, targets, traced)
 
 
-def _ask(func: Any, args: Any, kwargs: Any, targets: Sequence[Any], traced: Any) -> None:
+def _try_in_eager(func: Any, args: Any, kwargs: Any, targets: Sequence[Any], traced: Any) -> None:
     """Make the call on real tensors that share memory as the traced ones do, and raise its
     error."""
     spread = any(item.memory.any_layout for item in traced.values())
@@ -273,12 +273,12 @@ def _may_overlap(
     return any(
         other.memory is own.memory
         and not (elementwise and other.steps == own.steps)
-        and _meet(own.fake, other.fake)
+        and _ranges_overlap(own.fake, other.fake)
         for other in others
     )
 
 
-def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _ranges_overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     """True if the ranges from the first to the last element of two views of a memory overlap, or
     may for sizes known only at run time."""
     if _is_symbolic(one) or _is_symbolic(other):

@@ -11,7 +11,7 @@ import torch
 from stretto.errors import SourceLocation
 from stretto.frontends.python.guards.guards import Guards
 from stretto.frontends.python.guards.reading import Arguments, Reading, Root, read_state
-from stretto.frontends.python.objects.heap import Site, act_out
+from stretto.frontends.python.objects.heap import SideEffectSite, act_out
 from stretto.frontends.python.tracing.admission import Gradients
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.sizes import CallSizes
@@ -256,7 +256,7 @@ class JournalSpec:
     """Output of a run (print, warnings, logs): its sites, the order of those reached, and all
     columns of values."""
 
-    sites: tuple[Site, ...]
+    sites: tuple[SideEffectSite, ...]
     order: OutputSpec
     columns: tuple[OutputSpec, ...]
 

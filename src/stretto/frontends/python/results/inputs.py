@@ -271,7 +271,7 @@ def _contents(value: Any) -> list[tuple[str, Any]]:
 # ---- The sizes of a captured Program: its symbols with their ranges, and conditions on a call.
 
 
-def settled_sizes(
+def call_sizes(
     sizes: Sizes,
     program: Program,
     inputs: Sequence[tuple[InputBinding, Value]],

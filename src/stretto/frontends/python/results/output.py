@@ -17,10 +17,10 @@ from torch.utils._pytree import tree_map_only
 from stretto.frontends.python.aliasing.aliases import overlapping
 from stretto.frontends.python.calls.generated import Generated
 from stretto.frontends.python.calls.recurrent import PaddedSequence
-from stretto.frontends.python.lists.iterators import Iterating
+from stretto.frontends.python.lists.iterators import TracedIterator
 from stretto.frontends.python.lists.sources import Indexed, Iterated, Parts, Range
+from stretto.frontends.python.objects.copies import check_kept, stand_ins
 from stretto.frontends.python.objects.heap import Heap
-from stretto.frontends.python.objects.stand_ins import check_kept, stand_ins
 from stretto.frontends.python.results.captured import (
     ChoiceLeaf,
     InputLeaf,
@@ -251,7 +251,7 @@ class Flattener:
         match value:
             case Parts():
                 return NewContainer(TupleOf(tuple), tuple(self.spec(item) for item in value))
-            case Iterating():
+            case TracedIterator():
                 fail(
                     f"an iterator of class {value.kind.__name__} leaves the compiled function",
                     "return a list or a tuple",

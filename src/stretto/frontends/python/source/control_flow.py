@@ -217,7 +217,7 @@ class ExpressionLowering(ast.NodeTransformer):
         if self.pulled:
             return node
         assert node.value is not None
-        return staged(node, "hand_over", node.value)
+        return staged(node, "pass_to_consumer", node.value)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         plain = self._binds_elsewhere(node.values[1:])

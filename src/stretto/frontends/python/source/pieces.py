@@ -32,8 +32,8 @@ from stretto.frontends.python.source.jumps import VALUE
 from stretto.frontends.python.source.rewrite import (
     compiled_within,
     definition_of,
-    is_rewritten_to,
     module_of,
+    register_lowered,
 )
 from stretto.frontends.python.source.syntax import (
     EMPTY,
@@ -218,14 +218,14 @@ class Block:
         reads = [thunk(name(item)) for item in results]
         result = staged(statements[-1], "bound_values", constant(results), *reads)
         lowered = lower_segment(made, result, frozenset(results))
-        is_rewritten_to(plain, compiled_within(lowered, [*free, STAGING], code))
+        register_lowered(plain, compiled_within(lowered, [*free, STAGING], code))
         return Segment(plain, given, results)
 
     def whole(self, index: int) -> CodeType:
         """Compile a statement together with its blocks."""
         key = ("whole", index)
         if key not in self.codes:
-            statement = _Stops().visit(copy.deepcopy(self.statements[index]))
+            statement = _StopFlagLowering().visit(copy.deepcopy(self.statements[index]))
             self.codes[key] = self.body.compiled(statement)
         return self.codes[key]
 
@@ -272,7 +272,9 @@ class Block:
                     handler.body = called(handler.body, behind, always | behind)
             case _:
                 pass
-        lowered = _CallLowering(self.body.unsure).visit(_Stops().visit(copy.deepcopy(statement)))
+        lowered = _CallLowering(self.body.unsure).visit(
+            _StopFlagLowering().visit(copy.deepcopy(statement))
+        )
         return self.body.compiled(lowered), blocks
 
 
@@ -383,7 +385,7 @@ class _Declarations(ast.NodeTransformer):
         return at(node, ast.Assign([node.target], node.value))
 
 
-class _Stops(ast.NodeTransformer):
+class _StopFlagLowering(ast.NodeTransformer):
     """Makes `for` loops end if one of their flags is set."""
 
     def visit_For(self, node: ast.For) -> ast.AST:

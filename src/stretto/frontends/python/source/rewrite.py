@@ -113,7 +113,7 @@ def definition_of(code: types.CodeType) -> ast.FunctionDef | None:
     return _Mangler(class_name).visit(found) if class_name else found
 
 
-def is_rewritten_to(code: types.CodeType, lowered: types.CodeType) -> None:
+def register_lowered(code: types.CodeType, lowered: types.CodeType) -> None:
     """Register `lowered` as the staged form of `code`."""
     _CACHE[code_key(code)] = lowered
 

@@ -259,7 +259,7 @@ Arm = tuple[SourceLocation, bool]
 
 
 @dataclass(eq=False, slots=True)
-class Settling:
+class SettledBranches:
     """divided: branches of which a program has only the arm that its call takes. arms: arms that
     are left out of programs because they cannot be captured."""
 

@@ -113,7 +113,7 @@ def about_definition(code: CodeType) -> Generator[None]:
         raise
 
 
-def growth(box: object) -> Abort:
+def length_change_error(box: object) -> Abort:
     """Return the signal for a container whose length changes in a region where it may not."""
     return abort(
         f"a {type(box).__name__} has more or fewer items after a branch or loop on a tensor, and "
@@ -123,8 +123,8 @@ def growth(box: object) -> Abort:
     )
 
 
-def fail_growth(box: object) -> NoReturn:
-    raise growth(box)
+def fail_length_change(box: object) -> NoReturn:
+    raise length_change_error(box)
 
 
 # ---- Variables whose value the Program cannot represent; any use of one is a CaptureError.

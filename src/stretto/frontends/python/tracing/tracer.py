@@ -33,7 +33,7 @@ from stretto.frontends.python.tracing.history import (
     REGION_WORK,
     Arm,
     Hints,
-    Settling,
+    SettledBranches,
 )
 from stretto.frontends.python.tracing.locations import ExecutedCode, current_module, user_location
 from stretto.frontends.python.tracing.signals import (
@@ -105,7 +105,7 @@ class Owner:
     qualified: str
 
 
-class Surroundings(Enum):
+class Caller(Enum):
     """The caller of the captured function.
 
     COMPILED: any caller of a compiled function. CUT: the same, and statements that cannot be
@@ -132,7 +132,7 @@ class Tracer:
         self.cuts, self.windows = cuts, set[SourceLocation]()
         # Branches of which the program has only one arm, those whose arms turned out to differ too
         # much, and the arms in which the capture failed, the innermost first.
-        self.settling: Settling | None = None
+        self.settling: SettledBranches | None = None
         self.divided = list[SourceLocation]()
         self.broken_arms: dict[CaptureError, list[Arm]] = {}
         self.given: dict[Value, torch.Tensor] = {}  # real input tensors of the captured call
@@ -167,7 +167,7 @@ class Tracer:
         # Functions called to read external state, with their answers.
         self.asked: dict[Any, tuple[Callable[[], Any], Any]] = {}
         self.writes = False
-        self.surroundings = Surroundings.COMPILED
+        self.surroundings = Caller.COMPILED
         self.inputs: dict[int, TracedTensor] = {}
         self.met: dict[int, torch.Tensor] = {}
         # The symbols of data-dependent sizes, by torch's symbols; their values and SymInts.

@@ -28,7 +28,7 @@ from stretto.frontends.python.values.scalars import (
     COUNTER_BITS,
     Kind,
     cast_value,
-    left_by_function,
+    kind_after_call,
     python_dtype,
     unify,
 )
@@ -347,7 +347,7 @@ def merge(known: Kind | Fixed, leaf: Any) -> Kind | Fixed | None:
         return known
     first = kind_of(known.value) if isinstance(known, Fixed) else known
     second = kind_of(leaf)
-    return None if first is None or second is None else unify(first, left_by_function(second))
+    return None if first is None or second is None else unify(first, kind_after_call(second))
 
 
 def is_result_leaf(value: Any) -> bool:

@@ -368,7 +368,7 @@ def unify_rows(first: Kind | None, second: Kind | None, *, promote: bool) -> Kin
     return kinds[0] if kinds[0] == kinds[1] and (decided or promote) else None
 
 
-def outside(kind: Kind) -> Kind:
+def kind_after_branch(kind: Kind) -> Kind:
     """Return the kind, after a branch, of a tensor that only one arm has. A dim whose size is
     decided in the arm makes it a list of its slices."""
     state = tracer()
@@ -376,7 +376,7 @@ def outside(kind: Kind) -> Kind:
     return _rows_of(kind, {symbol for symbol, value in values if not state.is_known(value)})
 
 
-def left_by_function(kind: Kind) -> Kind:
+def kind_after_call(kind: Kind) -> Kind:
     """Return the same for a result of the function being traced, after its call."""
     state = tracer()
     values, home = state.symbol_values.items(), state.home

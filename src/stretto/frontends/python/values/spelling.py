@@ -24,8 +24,8 @@ from stretto.frontends.python.values.sizes import Symbolic
 from stretto.frontends.python.values.texts import (
     Formatted,
     Percent,
-    Pieces,
     Shown,
+    TextParts,
     TracedText,
     is_never_empty,
     is_text,
@@ -93,7 +93,7 @@ def _both(first: Flag, second: Flag) -> Flag:
     return number_of(torch.logical_and(first, second))
 
 
-def _ways(pieces: Pieces, values: Sequence[Any], target: str) -> Iterator[Flag]:
+def _ways(pieces: TextParts, values: Sequence[Any], target: str) -> Iterator[Flag]:
     """Yield the conditions of which one holds if the pieces form the target."""
     if not pieces:
         yield target == ""

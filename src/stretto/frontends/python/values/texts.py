@@ -70,7 +70,7 @@ class Percent:
 
 
 @dataclass(frozen=True, slots=True)
-class FromRun:
+class RunValue:
     """Placeholder for a value of the run, or for a text of `count` of them."""
 
     text: TextOf | None = None
@@ -81,7 +81,7 @@ class FromRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class FilledContainers:
     """Containers of constants, with placeholders for values of the run."""
 
     leaves: tuple[Any, ...]
@@ -90,7 +90,7 @@ class Given:
     def __call__(self, values: Sequence[Any]) -> Any:
         made, at = list[Any](), 0
         for leaf in self.leaves:
-            if isinstance(leaf, FromRun):
+            if isinstance(leaf, RunValue):
                 made.append(leaf(values[at : at + leaf.count]))
                 at += leaf.count
             else:
@@ -103,7 +103,7 @@ class Applied:
     """A function that makes a text from containers with values of the run in them."""
 
     function: Callable[..., str]
-    given: Given
+    given: FilledContainers
     options: tuple[tuple[str, Any], ...] = ()
 
     def __call__(self, values: Sequence[Any]) -> str:
@@ -111,12 +111,12 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class OfText:
+class TextCall:
     """A method of texts, with known arguments, applied to the text of some pieces."""
 
     method: str
     arguments: tuple[Any, ...]
-    pieces: Pieces
+    pieces: TextParts
 
     def __call__(self, values: Sequence[Any]) -> str:
         return getattr(str, self.method)(TextOf(self.pieces)(values), *self.arguments)
@@ -126,18 +126,18 @@ class OfText:
 class Shown:
     """A piece that shows the next `count` values."""
 
-    show: Formatted | Percent | Applied | OfText
+    show: Formatted | Percent | Applied | TextCall
     count: int = 1
 
 
-Pieces = tuple[str | Shown, ...]
+TextParts = tuple[str | Shown, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TextOf:
     """Builds a text from its pieces and the values of a run."""
 
-    pieces: Pieces
+    pieces: TextParts
 
     def __call__(self, values: Sequence[Any]) -> str:
         supply = iter(values)
@@ -154,7 +154,7 @@ class TracedText:
 
     __slots__ = ("__weakref__", "stretto_pieces", "stretto_values")
 
-    def __init__(self, pieces: Pieces, values: Sequence[Any]) -> None:
+    def __init__(self, pieces: TextParts, values: Sequence[Any]) -> None:
         self.stretto_pieces = pieces
         self.stretto_values = tuple(values)
 
@@ -231,7 +231,7 @@ def is_text(value: object) -> bool:
     return type(value) is TracedText
 
 
-def pieces_of(value: Any) -> Pieces:
+def pieces_of(value: Any) -> TextParts:
     """Return the pieces of a text, traced or not."""
     return value.stretto_pieces if is_text(value) else (value,)
 
@@ -322,7 +322,7 @@ def kept(value: Any) -> Any:
 
 def given(
     value: Any, form_of: Callable[[Any], tuple[Any, Sequence[Any]]]
-) -> tuple[Given, list[Any]]:
+) -> tuple[FilledContainers, list[Any]]:
     """Return containers to be filled after the run, and the values of the run that they take."""
     leaves, structure = pytree.tree_flatten(value)
     forms, values = list[Any](), list[Any]()
@@ -330,14 +330,14 @@ def given(
         form, needed = form_of(plain(leaf))
         forms.append(form)
         values += needed
-    return Given(tuple(forms), structure), values
+    return FilledContainers(tuple(forms), structure), values
 
 
 def form_of(leaf: Any) -> tuple[Any, Sequence[Any]]:
     """Return the placeholder for a leaf of a container, and the values of the run that it takes."""
     if is_text(leaf):
-        return FromRun(TextOf(leaf.stretto_pieces), len(leaf.stretto_values)), leaf.stretto_values
-    return (FromRun(), [kept(leaf)]) if is_shown_late(leaf) else (leaf, ())
+        return RunValue(TextOf(leaf.stretto_pieces), len(leaf.stretto_values)), leaf.stretto_values
+    return (RunValue(), [kept(leaf)]) if is_shown_late(leaf) else (leaf, ())
 
 
 def joined(parts: Sequence[TextPart]) -> Any:

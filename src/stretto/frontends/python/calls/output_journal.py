@@ -19,7 +19,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from stretto.frontends.python.calls.texts import shown
-from stretto.frontends.python.objects.heap import Act, Journal
+from stretto.frontends.python.objects.heap import Journal, SideEffect
 from stretto.frontends.python.source.rewrite import is_user_function
 from stretto.frontends.python.tracing.locations import is_user_file, shown_function
 from stretto.frontends.python.tracing.signals import Poison, fail
@@ -30,7 +30,7 @@ from stretto.frontends.python.values.leaves import kind_of
 from stretto.frontends.python.values.raises import shows_values
 from stretto.frontends.python.values.state import TracedList
 from stretto.frontends.python.values.texts import (
-    FromRun,
+    RunValue,
     form_of,
     given,
     is_shown_late,
@@ -103,7 +103,7 @@ def place_at(level: int) -> Place:
     return Place(level=left)
 
 
-class _Speaker(Enum):
+class _CodeOrigin(Enum):
     """Whose code a file is."""
 
     IMPORT = auto()
@@ -114,14 +114,14 @@ class _Speaker(Enum):
 
 
 @cache
-def _speaker(file: str) -> _Speaker:
+def _speaker(file: str) -> _CodeOrigin:
     if file.startswith("<frozen importlib"):
-        return _Speaker.IMPORT
+        return _CodeOrigin.IMPORT
     if file.startswith(_STRETTO):
-        return _Speaker.TRACER
+        return _CodeOrigin.TRACER
     if is_user_file(file):
-        return _Speaker.USER
-    return _Speaker.LOGGING if file in (_LOGGING, warnings.__file__) else _Speaker.LIBRARY
+        return _CodeOrigin.USER
+    return _CodeOrigin.LOGGING if file in (_LOGGING, warnings.__file__) else _CodeOrigin.LIBRARY
 
 
 def is_by_user() -> bool | None:
@@ -133,13 +133,13 @@ def is_by_user() -> bool | None:
     by_library = False
     while frame is not None:
         match _speaker(frame.f_code.co_filename):
-            case _Speaker.USER:
+            case _CodeOrigin.USER:
                 return True
-            case _Speaker.IMPORT:
+            case _CodeOrigin.IMPORT:
                 return None
-            case _Speaker.TRACER if by_library:
+            case _CodeOrigin.TRACER if by_library:
                 return False if frame.f_code.co_name == "_native" else None
-            case _Speaker.LIBRARY:
+            case _CodeOrigin.LIBRARY:
                 by_library = True
             case _:
                 pass
@@ -180,7 +180,7 @@ def record(key: Any, function: Callable[..., object], *args: Any, **kwargs: Any)
     _enter(whole, act, values, by_user=by_user)
 
 
-def _enter(key: Any, act: Act, values: Sequence[Any], *, by_user: bool) -> None:
+def _enter(key: Any, act: SideEffect, values: Sequence[Any], *, by_user: bool) -> None:
     heap = tracer().heap
     journal: Journal = heap.journal
     site = journal.site(key, act, len(values), by_user)
@@ -215,7 +215,7 @@ def _of_size(value: Any) -> Any:
 
 def _identity(leaf: Any) -> Any:
     """Return a key that distinguishes one constant of an act from another."""
-    if isinstance(leaf, FromRun):
+    if isinstance(leaf, RunValue):
         return leaf
     return (type(leaf), repr(leaf)) if isinstance(leaf, _ATOMS) else ("object", id(leaf))
 
@@ -499,7 +499,7 @@ def called_once(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 
 @dataclass(eq=False)
-class _Silence:
+class _Interception:
     """State of the interception while functions are captured, one at a time."""
 
     filters: list[Any] = field(default_factory=list[Any])
@@ -509,11 +509,11 @@ class _Silence:
     streams: dict[str, Stream] = field(default_factory=dict[str, Stream])
 
 
-_SILENCE = _Silence()
+_SILENCE = _Interception()
 
 
 @contextmanager
-def silenced() -> Generator[None]:
+def intercepted_output() -> Generator[None]:
     """Intercept the output of the captured function; other threads' output is shown as usual."""
     module: Any = warnings
     outer = _SILENCE.streams

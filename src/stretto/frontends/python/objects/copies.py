@@ -18,7 +18,7 @@ from typing import Any
 
 from stretto.frontends.python.objects.heap import Heap
 from stretto.frontends.python.tracing.frames import CallFrame
-from stretto.frontends.python.tracing.signals import KeepApart, Replan, fail, fail_growth
+from stretto.frontends.python.tracing.signals import KeepApart, Replan, fail, fail_length_change
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.state import Snapshot, TracedList
 
@@ -57,10 +57,10 @@ def check_growth(box: Any) -> None:
     heap: Heap = state.heap
     if not heap.owns(box):
         if id(box) in Snapshot.take().fixed:
-            fail_growth(box)
+            fail_length_change(box)
         return
     if type(box) is not list or heap.is_held_by_others(box):
-        fail_growth(box)
+        fail_length_change(box)
     heap.enter_globals({id(box): box})
     missing = {id(b): b for b in (box, *heap.holders(box)) if id(b) not in state.tracked}
     if missing:
@@ -110,7 +110,7 @@ def note_copy(made: Any, originals: Sequence[Any]) -> None:
     copies[id(made)] = made, [*originals, *(item for items in known for item in items)]
 
 
-def note_twins(first: Any, second: Any) -> None:
+def note_copies_of_one(first: Any, second: Any) -> None:
     """Record that both are copies of one object."""
     for one, other in ((first, second), (second, first)):
         tracer().twins.setdefault(id(one), (one, []))[1].append(other)

@@ -21,11 +21,11 @@ from stretto.frontends.python.control.carried_options import (
     rows_of,
     unified,
 )
-from stretto.frontends.python.objects.stand_ins import (
+from stretto.frontends.python.objects.copies import (
     check_growth,
+    note_copies_of_one,
     note_copy,
     note_origin,
-    note_twins,
 )
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe, is_internal
 from stretto.frontends.python.tracing.signals import (
@@ -34,8 +34,8 @@ from stretto.frontends.python.tracing.signals import (
     NeedsUnroll,
     Poison,
     abort,
-    fail_growth,
-    growth,
+    fail_length_change,
+    length_change_error,
 )
 from stretto.frontends.python.tracing.tensor import ListLength, Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
@@ -78,7 +78,7 @@ from stretto.ir.types import Dim, ListType, TensorType
 
 
 @dataclass(eq=False)
-class Carry:
+class LoopState:
     """State carried around a loop or through a recursion; see the module's docstring."""
 
     base: Snapshot
@@ -279,7 +279,7 @@ class Carry:
             refill(made, {k: self._placed((*slot, k), v) for k, v in self._items(slot, value)})
             self.copied[slot] = made
             if self.twins.get(slot) in self.copied:
-                note_twins(made, self.copied[self.twins[slot]])
+                note_copies_of_one(made, self.copied[self.twins[slot]])
             return made
         parts = parts_of(value)
         if parts is not None:
@@ -593,9 +593,9 @@ class Carry:
             return
         if isinstance(box, set | deque) or (isinstance(box, list) and tracer().heap.owns(box)):
             if self.loops:
-                raise NeedsUnroll(self.loops, growth(box))
+                raise NeedsUnroll(self.loops, length_change_error(box))
             if not isinstance(box, list):
-                fail_growth(box)
+                fail_length_change(box)
         if isinstance(box, list):
             check_growth(box)
             tracer().replaced_lists[id(box)] = box
@@ -607,7 +607,7 @@ class Carry:
                 self.changed = True
                 return
         if self.loops:
-            raise NeedsUnroll(self.loops, growth(box))
+            raise NeedsUnroll(self.loops, length_change_error(box))
         if isinstance(box, list):
             self._fail_items(list((after or before).values())[-1])
         self._peel("a container", list(before.values()), list(after.values()))
