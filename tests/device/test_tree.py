@@ -84,6 +84,4 @@ def test_few_files_know_a_while_loop() -> None:
         "lowering/control.py",
         "machines/control.py",
         "machines/cuda/graphs/record.py",
-        "machines/cuda/host.py",
-        "machines/emulator/run.py",
     }

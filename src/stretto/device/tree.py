@@ -9,7 +9,8 @@ of each pair and writes the second, and the two are swapped at the end of an ite
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Generic, TypeGuard, TypeVar, cast
@@ -18,6 +19,7 @@ from stretto.device.expr import Access, Buffer, Expr, Index, Position, Reg, cons
 
 L = TypeVar("L")
 M = TypeVar("M")
+S = TypeVar("S")
 
 Rotation = tuple[tuple[Buffer, Buffer], ...]
 """Pairs of buffers that are swapped at the end of an iteration."""
@@ -147,6 +149,7 @@ class Call(Generic[L]):
 
 
 Loop = For[L] | While[L]
+Conditional = If[L] | While[L]
 Node = Leaf[L] | Seq[L] | For[L] | While[L] | If[L] | Call[L]
 
 
@@ -368,3 +371,78 @@ def leaves(node: Node[L]) -> Iterator[L]:
 def map_tree(tree: Tree[L], change: Callable[[L], M]) -> Tree[M]:
     functions = tuple(f.with_body(map_leaves(f.body, change)) for f in tree.functions)
     return Tree(functions, tree.externals)
+
+
+class Execution(ABC, Generic[L, S]):
+    """The path of one run through a tree. Subclasses decide loops and branches and bind the
+    arguments of calls; S is the state of one activation of a function.
+
+    A method that yields continues once everything below the yielded node has run.
+    """
+
+    def leaves(self, node: Node[L], state: S) -> Iterator[tuple[Leaf[L], S]]:
+        """Yield the leaves of a node in the order in which the run reaches them, each with the
+        state of its activation. A leaf has run once the next one is requested.
+
+        Calls may be nested deeper than Python's stack.
+        """
+        pending: list[Iterator[tuple[Node[L], S]]] = [iter(((node, state),))]
+        while pending:
+            for inner, at in pending[-1]:
+                if isinstance(inner, Leaf):
+                    yield inner, at
+                else:
+                    pending.append(self._below(inner, at))
+                    break
+            else:
+                pending.pop()
+
+    def _below(self, node: Node[L], state: S) -> Iterator[tuple[Node[L], S]]:
+        """Yield the nodes that run for a control node, in order."""
+        match node:
+            case Leaf():
+                yield node, state
+            case Seq():
+                for child in self.sequence(node, state):
+                    yield child, state
+            case For(body=body, rotate=pairs):
+                for _ in self.trips(node, state):
+                    yield body, state
+                    self.rotate(pairs, state)
+            case While(head=head, body=body, rotate=pairs):
+                yield head, state
+                done = 0
+                while self.holds(node, state, done):
+                    yield body, state
+                    self.rotate(pairs, state)
+                    yield head, state
+                    done += 1
+            case If():
+                for arm in self.arms(node, state):
+                    yield arm, state
+            case Call():
+                yield from self.call(node, state)
+
+    def sequence(self, node: Seq[L], state: S) -> Iterable[Node[L]]:
+        """Yield the nodes of a sequence."""
+        return node.children
+
+    def arms(self, node: If[L], state: S) -> Iterable[Node[L]]:
+        """Yield the arms of a branch that run."""
+        return (node.then if self.holds(node, state, 0) else node.orelse,)
+
+    def rotate(self, pairs: Rotation, state: S) -> None:
+        """Swap the buffers of each pair, at the end of an iteration."""
+
+    @abstractmethod
+    def trips(self, node: For[L], state: S) -> Iterator[None]:
+        """Assign the index of a loop before each iteration, and yield for the iteration."""
+
+    @abstractmethod
+    def holds(self, node: Conditional[L], state: S, done: int) -> bool:
+        """Return the condition of a branch, or of a loop after `done` iterations."""
+
+    @abstractmethod
+    def call(self, node: Call[L], state: S) -> Iterator[tuple[Node[L], S]]:
+        """Yield the body of a called function with the state of its activation; then assign the
+        results."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import warnings
 from array import array
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -301,7 +301,7 @@ class GraphHost(Host):
             tuple(self.sizes),
             tuple(self.capacities.items()),
         )
-        self.node(function.body, at)
+        self.run(at)
         return at
 
     def count(self, addresses: dict[int, int]) -> None:
@@ -320,32 +320,32 @@ class GraphHost(Host):
     def reached(self, at: Activation) -> list[torch.Tensor]:
         return list(at.moving.values()) if at.depth else self.graphs.reached
 
-    def node(self, node: Node[Action], at: Activation) -> None:
-        if at.depth or not isinstance(node, Seq):
-            super().node(node, at)
-        else:
-            order = self.executable.arrangements[id(node)].arrangement.order
-            self.parts(node, order, at)
+    def sequence(self, node: Seq[Action], state: Activation) -> Iterable[Node[Action]]:
+        if state.depth:
+            return super().sequence(node, state)
+        return self.parts(node, self.executable.arrangements[id(node)].arrangement.order, state)
 
-    def parts(self, node: Seq[Action], numbers: Sequence[int], at: Activation) -> None:
-        """Execute some children of a sequence, in this order."""
+    def parts(
+        self, node: Seq[Action], numbers: Sequence[int], at: Activation
+    ) -> Iterator[Node[Action]]:
+        """Yield those of some children of a sequence that the host executes, in this order, and
+        replay graphs of the others."""
         nodes = stretch(node)
         for part in self.executable.stretches(node, numbers):
             if not part.captured:
                 self.begin_words(at)
-                for number in part.numbers:
-                    self.node(nodes[number], at)
+                yield from (nodes[number] for number in part.numbers)
                 continue
             try:
                 made = self.graph(part, at)
             except RefusedCall as refused:
                 self.executable.refuse(refused.refusal)
-                self.parts(node, part.numbers, at)
+                yield from self.parts(node, part.numbers, at)
                 continue
             self.begun = True
             self.replay(part, made, at)
             while exit_number := self.left(part):
-                self.go_on(part, exit_number, at)
+                yield from self.go_on(part, exit_number, at)
 
     def replay(self, part: Stretch, made: Made, at: Activation) -> None:
         """Enqueue a replay."""
@@ -366,12 +366,12 @@ class GraphHost(Host):
         executable.require_running(self.state)
         return int(self.graphs.left[0].item())
 
-    def go_on(self, part: Stretch, exit_number: int, at: Activation) -> None:
-        """Execute the unlikely arm of a branch, and replay the rest."""
+    def go_on(self, part: Stretch, exit_number: int, at: Activation) -> Iterator[Node[Action]]:
+        """Yield the unlikely arm of a branch, and replay the rest."""
         branch = part.exits[exit_number - 1]
         self.graphs.left[0].fill_(0)
         self.executable.counts.left += 1
-        self.node(unlikely_arm(branch), at)
+        yield unlikely_arm(branch)
         try:
             rest = self.graph(part, at, branch)
         except RefusedCall as refused:
