@@ -93,13 +93,10 @@ class _Normalizer:
             lambda value: self._without_loads(value, lets),
             lambda access: self._access(access, lets),
         )
-        match read:
-            case Leaf() | Call():
-                changed = read
-            case Seq(parts):
-                return sequence([self.node(part) for part in parts])
-            case _:
-                changed = rebuilt(read, [self.node(part) for part in children(read)])
+        parts = [self.node(part) for part in children(read)]
+        if isinstance(read, Seq):
+            return sequence(parts)
+        changed = rebuilt(read, parts) if parts else read
         return sequence([Leaf(tuple(lets)), changed]) if lets else changed
 
     def _without_loads(self, expr: Expr, lets: list[Let]) -> Expr:

@@ -362,6 +362,24 @@ def trip_count(node: For[L]) -> int | None:
     return None if start is None or stop is None else len(range(start, stop, node.step))
 
 
+def flattened(
+    node: Node[L], opens: Callable[[Node[L]], bool] = lambda _: False
+) -> Iterator[Node[L]]:
+    """Yield the nodes of a node in order: those of sequences, and of the loops and branches for
+    which `opens` holds."""
+    below = children(node)
+    if isinstance(node, Seq) or (below and opens(node)):
+        for child in below:
+            yield from flattened(child, opens)
+    else:
+        yield node
+
+
+def is_empty(node: Node[L]) -> bool:
+    """Return True if a node is a sequence of nothing."""
+    return next(flattened(node), None) is None
+
+
 def leaves(node: Node[L]) -> Iterator[L]:
     for item in walk(node):
         if isinstance(item, Leaf):

@@ -20,7 +20,7 @@ from stretto.device.launch_graph import (
     NodeKind,
     dependences,
 )
-from stretto.device.plan import Action, Launch, Library, Plan, address_name, stretch
+from stretto.device.plan import Action, Launch, Library, Plan, address_name, enqueued_nodes
 from stretto.device.program import DeviceProgram, FrameLayout, Placement, Schedule, aligned
 from stretto.device.regions import Region, Statement, item_regions, merged, whole
 from stretto.device.runs import called, reached
@@ -105,7 +105,7 @@ class _Grapher:
 
     def graph(self, body: Node[Action], name: str) -> LaunchGraph:
         """Return the graph of a body; `name` is its title."""
-        parts = stretch(body)
+        parts = enqueued_nodes(body)
         touched = [self._touched(part) for part in parts]
         nodes = tuple(self._node(*pair) for pair in zip(parts, touched, strict=True))
         met = {region.buffer.name for node in nodes for region in node.regions}

@@ -58,6 +58,7 @@ from stretto.device.tree import (
     TreeFunction,
     assigns,
     children,
+    flattened,
     is_loop,
     is_parallel,
     is_predicated,
@@ -99,21 +100,14 @@ def _why_not(branch: If[Schedule], on_host: Asked, outer: tuple[Reg, ...]) -> st
     if changed := sorted({*guards} & {*_assigned(branch)}, key=lambda reg: reg.name):
         return f"an arm changes {changed[0].name}, which decides"
     for arm in children(branch):
-        for node in _control(arm, on_host):
+        for node in flattened(arm):
+            if isinstance(node, Leaf) or not on_host(node):
+                continue
             if not isinstance(node, If):
                 return f"{title(node)} is taken apart in an arm"
             if (reason := _why_not(node, on_host, guards)) is not None:
                 return reason
     return None
-
-
-def _control(node: Node[Schedule], on_host: Asked) -> Iterator[Node[Schedule]]:
-    """Yield the outermost loops, branches and calls of an arm that are taken apart."""
-    if isinstance(node, Seq):
-        for child in node.children:
-            yield from _control(child, on_host)
-    elif not isinstance(node, Leaf) and on_host(node):
-        yield node
 
 
 def _assigned(node: Node[Schedule]) -> Iterator[Reg]:
@@ -363,22 +357,18 @@ class _FunctionCutter:
 
     def flat(self, node: Node[Schedule]) -> Iterator[Part]:
         """Yield the parts of a node: sequences and leaves are split where the host must act."""
-        if not self.planner.on_host(node):
-            if isinstance(node, Leaf) and self.planner.size(node) > self.planner.most:
-                yield from self.cut_leaf(node.body)
-            else:
-                yield node
-            return
-        match node:
-            case Seq(children):
-                for child in children:
-                    yield from self.flat(child)
-            case Leaf(schedule) if id(node) in self.planner.cuts:
-                yield from self.kernels_apart(schedule)
-            case Leaf(schedule):
-                yield from self.cut_leaf(schedule)
-            case _:
-                yield node
+        on_host = self.planner.on_host(node)
+        if isinstance(node, Seq) and on_host:
+            for child in node.children:
+                yield from self.flat(child)
+        elif not isinstance(node, Leaf):
+            yield node
+        elif on_host and id(node) in self.planner.cuts:
+            yield from self.kernels_apart(node.body)
+        elif on_host or self.planner.size(node) > self.planner.most:
+            yield from self.cut_leaf(node.body)
+        else:
+            yield node
 
     def kernels_apart(self, schedule: Schedule) -> Iterator[Part]:
         """Yield one launch per kernel. Statements are executed in the launch of the kernel after

@@ -17,8 +17,8 @@ from stretto.device.tree import (
     If,
     Leaf,
     Node,
-    Seq,
     children,
+    flattened,
     is_loop,
     is_predicated,
     iterations,
@@ -189,17 +189,14 @@ class _Profiles:
     def stretch(self, body: Node[Action], taken: float = 1.0) -> Iterator[Profile]:
         """Yield the profiles of the nodes of a stretch, in order. `taken`: share of runs that
         reach it."""
-        match body:
-            case Seq(items):
-                for item in items:
-                    yield from self.stretch(item, taken)
-            case If() if is_predicated(body):
-                for (_, arm), share in zip(arms(body), self._shares(body), strict=True):
+        for node in flattened(body):
+            if is_predicated(node):
+                for (_, arm), share in zip(arms(node), self._shares(node), strict=True):
                     yield from self.stretch(arm, taken * share)
-            case Leaf(Launch(guards=guards)) if guards:
-                yield guarded(self.node(body), taken, self._device)
-            case _:
-                yield self.node(body)
+            elif isinstance(node, Leaf) and isinstance(node.body, Launch) and node.body.guards:
+                yield guarded(self.node(node), taken, self._device)
+            else:
+                yield self.node(node)
 
     def _shares(self, branch: If[Action]) -> tuple[float, float]:
         """Return how often each arm is taken; if unknown, the slower arm always is."""

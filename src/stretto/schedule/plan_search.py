@@ -26,6 +26,8 @@ from stretto.device.tree import (
     Node,
     Seq,
     children,
+    flattened,
+    is_empty,
     is_loop,
     is_parallel,
     leaves,
@@ -339,7 +341,7 @@ def _with_unlikely(
         share = frequencies.get(branch.condition.name)
         refused = [cannot_be_captured(program, arm, known) for arm in children(branch)]
         if asked:
-            first = (not _is_empty(branch.then)) if share is None else share <= 0.5
+            first = (not is_empty(branch.then)) if share is None else share <= 0.5
             why = "as Debug.branches says"
         elif refused[0] != refused[1]:
             first = refused[0]
@@ -354,10 +356,6 @@ def _with_unlikely(
             why += f"; the first one was taken in {100 * share:.0f} % of all times"
         found.append(ChosenBranch(branch.condition.name, "unlikely", why))
     return replace(chosen, unlikely=unlikely, branches=tuple(reversed(found)))
-
-
-def _is_empty(node: Node[Schedule]) -> bool:
-    return isinstance(node, Seq) and all(map(_is_empty, node.children))
 
 
 _OTHERWISE = {"conditional": "as conditional nodes", "units": "by the units"}
@@ -416,20 +414,13 @@ def outer_leaves(
     node: Node[Schedule], hosted: set[int] | frozenset[int]
 ) -> Iterator[Leaf[Schedule]]:
     """Yield the leaves of main that are inside no control node except those in `hosted`."""
-    if isinstance(node, Leaf):
-        yield node
-    elif isinstance(node, Seq) or id(node) in hosted:
-        for child in children(node):
-            yield from outer_leaves(child, hosted)
+    parts = flattened(node, lambda node: id(node) in hosted)
+    return (part for part in parts if isinstance(part, Leaf))
 
 
 def _control(node: Node[Schedule]) -> Iterator[Node[Schedule]]:
     """The loops and branches that are in no other."""
-    if isinstance(node, Seq):
-        for child in node.children:
-            yield from _control(child)
-    elif _decides(node):
-        yield node
+    return filter(_decides, flattened(node))
 
 
 def _outside_parallel(node: Node[Schedule]) -> Iterator[Node[Schedule]]:
@@ -448,8 +439,4 @@ def _decides(node: Node[Schedule]) -> bool:
 
 def outer_branches(main: Node[Schedule]) -> Iterator[If[Schedule]]:
     """Yield the branches of main that are inside no loop and no other branch."""
-    if isinstance(main, Seq):
-        for child in main.children:
-            yield from outer_branches(child)
-    elif isinstance(main, If):
-        yield main
+    return (node for node in flattened(main) if isinstance(node, If))

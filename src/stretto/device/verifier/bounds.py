@@ -40,10 +40,9 @@ from stretto.device.tree import (
     For,
     Leaf,
     Let,
-    Node,
-    Seq,
     TreeFunction,
     assigns,
+    flattened,
     trip_count,
     walk,
 )
@@ -65,7 +64,9 @@ run."""
 def check_bounds(function: TreeFunction[Schedule], touched: Touched) -> None:
     """Raise VerifyError for an access of the function that is certainly out of range."""
     known = loop_ranges(function)
-    always = set(_unconditional(function.body))
+    # The leaves that run in every iteration of the loops around them.
+    unconditional = flattened(function.body, lambda node: isinstance(node, For))
+    always = {id(node.body) for node in unconditional if isinstance(node, Leaf)}
     for node in walk(function.body):
         match node:
             case Leaf(schedule):
@@ -105,20 +106,6 @@ def _check_call(call: Call[Schedule]) -> None:
                 f"a call of {call.function} binds {param.name} to memory beyond the end of "
                 f"{access.buffer.name}"
             )
-
-
-def _unconditional(node: Node[Schedule]) -> Iterator[int]:
-    """Yield the ids of the leaves that run in every iteration of the loops around them."""
-    match node:
-        case Leaf(schedule):
-            yield id(schedule)
-        case Seq(children):
-            for child in children:
-                yield from _unconditional(child)
-        case For(body=body):
-            yield from _unconditional(body)
-        case _:
-            pass
 
 
 def loop_ranges(function: TreeFunction[Schedule]) -> dict[Reg, Interval]:

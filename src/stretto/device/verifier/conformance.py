@@ -25,10 +25,10 @@ from stretto.device.tree import (
     Leaf,
     Let,
     Node,
-    Seq,
     Tree,
     TreeFunction,
     children,
+    flattened,
     rebuilt,
     with_inputs,
 )
@@ -89,8 +89,8 @@ class _Comparison:
         self.found: dict[int, Origin] = {}
 
     def nodes(self, ours: Node[Schedule], theirs: Node[Body]) -> None:
-        mine = [node for node in _flat(ours) if not _only_waits(node)]
-        wanted = [node for node in _flat(theirs) if not _does_nothing(node)]
+        mine = [node for node in flattened(ours) if not _only_waits(node)]
+        wanted = [node for node in flattened(theirs) if not _does_nothing(node)]
         for one, other in zip(mine, wanted, strict=False):
             self._node(one, other)
         if len(mine) != len(wanted):
@@ -253,15 +253,6 @@ _NOTHING: Leaf[None] = Leaf(None)
 
 def _flat_access(access: Access) -> Access:
     return Access(access.buffer, (1,), (access.offset,))
-
-
-def _flat(node: Node[L]) -> Iterator[Node[L]]:
-    """Yield the nodes in order, with sequences flattened."""
-    if isinstance(node, Seq):
-        for child in node.children:
-            yield from _flat(child)
-    else:
-        yield node
 
 
 def _only_waits(node: Node[Schedule]) -> bool:

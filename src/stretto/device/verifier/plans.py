@@ -32,6 +32,7 @@ from stretto.device.tree import (
     TreeFunction,
     assigns,
     children,
+    flattened,
     is_loop,
     is_predicated,
     leaves,
@@ -122,16 +123,13 @@ def _check_predicated(function: TreeFunction[Action], plan: Plan) -> None:
             case If() if is_predicated(node):
                 for guard, arm in arms(node):
                     check(arm, (*guards, guard))
-            case Seq(parts):
-                for part in parts:
-                    check(part, guards)
-            case _ if guards:
+            case _ if guards and not isinstance(node, Seq):
                 raise VerifyError(
                     f"{title(node)} of function {function.name} is in an arm of a predicated branch"
                 )
             case _:
                 for child in children(node):
-                    check(child, ())
+                    check(child, guards)
 
     check(function.body, ())
 
@@ -244,24 +242,20 @@ class _Inliner:
         self._for_host: dict[str, Expr] = {}
 
     def node(self, node: Node[Action]) -> Node[Schedule]:
-        if self._marks is not None:
-            return Seq(tuple(self._nodes(node)))
-        return _sequence(list(self._nodes(node)))
+        made = [new for part in flattened(node) for new in self._nodes(part)]
+        return _sequence(made) if self._marks is None else Seq(tuple(made))
 
     def _nodes(self, node: Node[Action]) -> Iterator[Node[Schedule]]:
         match node:
             case Leaf(Launch(program)):
                 yield self._barrier()
                 yield from (
-                    self._without_host_registers(part) for part in _flat(program.tree.main.body)
+                    self._without_host_registers(part) for part in flattened(program.tree.main.body)
                 )
             case Leaf(Library(_, kernel)):
                 yield self._barrier()
                 run: tuple[Item, ...] = (Run(kernel, 0),)
                 yield Leaf(Schedule((run, *[()] * (self._units - 1)), 1))
-            case Seq(parts):
-                for part in parts:
-                    yield from self._nodes(part)
             case _:
                 read = with_inputs(node, self._in_place, self._access)
                 self._for_host = {}
@@ -325,10 +319,6 @@ def _assigned(body: Node[Schedule]) -> Iterator[Reg]:
         yield from assigns(node)
     for schedule in leaves(body):
         yield from (item.reg for item in schedule.statements if isinstance(item, Let))
-
-
-def _flat(node: Node[Schedule]) -> tuple[Node[Schedule], ...]:
-    return node.children if isinstance(node, Seq) else (node,)
 
 
 def _sequence(nodes: list[Node[Schedule]]) -> Node[Schedule]:

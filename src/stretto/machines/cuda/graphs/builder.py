@@ -16,7 +16,7 @@ import torch
 
 from stretto.device.costs import CostModel
 from stretto.device.launch_graph import Arrangement, LaunchGraph, needed
-from stretto.device.plan import Action, Plan, stretch
+from stretto.device.plan import Action, Plan, enqueued_nodes
 from stretto.device.tree import Node, Seq, children
 from stretto.device.verifier.plans import verify_arrangement, verify_graph
 from stretto.errors import ScheduleError
@@ -262,7 +262,7 @@ def _collect(
 ) -> None:
     if isinstance(body, Seq):
         found[id(body)] = _arranged(plan, costs, body, graph)
-    for part, node in zip(stretch(body), graph.nodes, strict=True):
+    for part, node in zip(enqueued_nodes(body), graph.nodes, strict=True):
         for child, inner in zip(children(part), node.bodies, strict=True):
             _collect(plan, costs, child, inner, found)
 

@@ -38,11 +38,21 @@ from stretto.device.plan import (
     Library,
     Plan,
     address_name,
+    enqueued_nodes,
     formula_name,
     is_unlikely,
-    stretch,
 )
-from stretto.device.tree import For, If, Leaf, Node, Seq, rotating, rotation, walk
+from stretto.device.tree import (
+    For,
+    If,
+    Leaf,
+    Node,
+    Seq,
+    flattened,
+    rotating,
+    rotation,
+    walk,
+)
 from stretto.errors import RunError, StrettoWarning
 from stretto.machines.cuda.graphs.builder import ONE_NODE, WAITS_IN_BODIES, Arrangements, GraphNode
 from stretto.machines.cuda.graphs.kept import Counts, Graphs, Made, Stretch
@@ -121,7 +131,7 @@ class GraphExecutable(PlanExecutable):
         """The loops and branches of main that the host executes because launches in them wait and
         the driver is too old."""
         body = self.plan.tree.main.body
-        outer = stretch(body) if isinstance(body, Seq) else ()
+        outer = enqueued_nodes(body) if isinstance(body, Seq) else ()
         return tuple(n for n in outer if can_record(n, self.moves) and self._lacks_driver(n))
 
     @property
@@ -188,7 +198,7 @@ class GraphExecutable(PlanExecutable):
         key = id(sequence), tuple(numbers)
         if key not in self._stretches:
             found: list[Stretch] = []
-            parts = stretch(sequence)
+            parts = enqueued_nodes(sequence)
             for captured, group in groupby(
                 numbers, lambda number: self._can_capture(parts[number])
             ):
@@ -216,7 +226,9 @@ class GraphExecutable(PlanExecutable):
         everything = self.stretches(body, self.arrangements[id(body)].arrangement.order)
         if any(part.exits for part in everything):
             return True
-        alone = [stretch(s.sequence)[n] for s in everything if not s.captured for n in s.numbers]
+        alone = [
+            enqueued_nodes(s.sequence)[n] for s in everything if not s.captured for n in s.numbers
+        ]
         calls = _calls(alone)
         return (
             any(not isinstance(node, Leaf) for node in alone)
@@ -245,7 +257,7 @@ class GraphExecutable(PlanExecutable):
     def _stretch(
         self, sequence: Seq[Action], numbers: tuple[int, ...], captured: bool
     ) -> list[Stretch]:
-        nodes = [stretch(sequence)[number] for number in numbers]
+        nodes = [enqueued_nodes(sequence)[number] for number in numbers]
         if not captured or (len(nodes) == 1 and isinstance(nodes[0], Leaf)):
             return [Stretch(sequence, numbers, False)]
         inside = [inner for node in nodes for inner in graph_walk(node)]
@@ -330,7 +342,7 @@ class GraphHost(Host):
     ) -> Iterator[Node[Action]]:
         """Yield those of some children of a sequence that the host executes, in this order, and
         replay graphs of the others."""
-        nodes = stretch(node)
+        nodes = enqueued_nodes(node)
         for part in self.executable.stretches(node, numbers):
             if not part.captured:
                 self.begin_words(at)
@@ -574,10 +586,5 @@ def _calls(nodes: Sequence[Node[Action]]) -> list[LibraryCall]:
 
 def _outer(node: Node[Action]) -> list[Launch]:
     """Return the launches of a node that are in no loop or branch."""
-    match node:
-        case Leaf(Launch() as launch):
-            return [launch]
-        case Seq(items):
-            return [launch for item in items for launch in _outer(item)]
-        case _:
-            return []
+    bodies = (part.body for part in flattened(node) if isinstance(part, Leaf))
+    return [body for body in bodies if isinstance(body, Launch)]
