@@ -61,8 +61,8 @@ class Runner(Execution[Body, Activation]):
         return Activation(self.externals | memory | params, dict(registers))
 
     def trips(self, node: For[Body], state: Activation) -> Iterator[None]:
-        bounds = (int(evaluate(e, state.registers, state)) for e in (node.start, node.stop))
-        for position in range(*bounds, node.step):
+        start, stop = (int(evaluate(e, state.registers, state)) for e in (node.start, node.stop))
+        for position in range(start, stop, node.step):
             state.registers[node.index.name] = position
             yield
 

@@ -12,13 +12,14 @@ it.)
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
 
 from stretto.device.expr import Apply
 from stretto.device.functions import FUNCTIONS, Result, ScalarFunction
-from stretto.device.operator import Combine, Operator
+from stretto.device.operator import Combine, Kernel, Operator
 from stretto.errors import SourceLocation
 
 PREFIX = "kernel."
@@ -167,6 +168,13 @@ def kernel_of(operator: Operator) -> UserKernel:
     if found is None:
         raise ValueError(f"no kernel {value.function} is registered")
     return found
+
+
+def called_kernels(kernels: Iterable[Kernel]) -> tuple[UserKernel, ...]:
+    """Return the users' kernels that some kernels call, in order."""
+    operators = (stage.operator for kernel in kernels for stage in kernel.stages)
+    calls = (kernel_of(one) for one in operators if one.combine is Combine.KERNEL)
+    return tuple(dict.fromkeys(calls))
 
 
 def whole_dims(operator: Operator) -> frozenset[int]:

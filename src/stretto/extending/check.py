@@ -14,17 +14,17 @@ from torch import Tensor
 
 from stretto.device.user_kernels import Linear, Region, UserKernel
 from stretto.errors import RunError
+from stretto.extending.cpp_source import compile_error, definition, namespace
+from stretto.extending.triton_source import definitions
 from stretto.ir.types import DType
 from stretto.machines.cpu.pool import HEADERS
 from stretto.machines.cpu.printer.expr import MEMORY_TYPES
-from stretto.machines.cpu.user_source import compile_error, definition, namespace
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.printer.program import HEADER, library_text
 from stretto.machines.cuda.printer.scalar import POINTER_TYPES
 from stretto.machines.cuda.printer.source import ENTRY, PROGRESS, Parameter, TritonSource
 from stretto.machines.cuda.template import power
 from stretto.machines.cuda.templates.user import block_sizes, number_text
-from stretto.machines.cuda.user_source import definitions
 from stretto.ops.infer import resolve
 from stretto.options import Options
 from stretto.runtime.compiler import compile_shared
