@@ -14,7 +14,6 @@ from typing import cast
 from stretto.device.expr import (
     Access,
     Apply,
-    Buffer,
     Expr,
     Index,
     Position,
@@ -25,7 +24,6 @@ from stretto.device.expr import (
 from stretto.device.forms import Items, LeafItem
 from stretto.device.operator import Kernel, LibraryCall, Operator, Span, Stage
 from stretto.device.program import (
-    FRAME_ALIGNMENT,
     DeviceProgram,
     FrameLayout,
     Item,
@@ -218,14 +216,10 @@ def _frame(function: TreeFunction[Body]) -> FrameLayout:
     for buffer in function.locals:
         if buffer.is_sized:
             continue
-        size = _aligned(buffer)
+        size = aligned(buffer.nbytes)
         placements.append((buffer.name, Placement(end, size)))
         end += size
     sized = [(b.name, sized_bytes(b)) for b in function.locals if b.is_sized]
     slots = tuple(aligned(nbytes) for _, nbytes in sized)
     own = ((name, SizedPlacement(n, 0, nbytes)) for n, (name, nbytes) in enumerate(sized))
     return FrameLayout(end, tuple(placements), slots, tuple(own))
-
-
-def _aligned(buffer: Buffer) -> int:
-    return -(-buffer.nbytes // FRAME_ALIGNMENT) * FRAME_ALIGNMENT

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from typing import overload
 
 from stretto.device.expr import Buffer, input_symbols, known_size
 from stretto.device.operator import Kernel
@@ -102,7 +103,7 @@ class Placement:
 
     @property
     def stride(self) -> int:
-        return -(-self.nbytes // FRAME_ALIGNMENT) * FRAME_ALIGNMENT
+        return aligned(self.nbytes)
 
     @property
     def end(self) -> int:
@@ -124,8 +125,14 @@ def sized_bytes(buffer: Buffer) -> int | Size:
     return known_size(buffer.shape) * buffer.dtype.itemsize
 
 
+@overload
+def aligned(nbytes: int) -> int: ...
+@overload
+def aligned(nbytes: int | Size) -> int | Size: ...
 def aligned(nbytes: int | Size) -> int | Size:
     """Round up to the next multiple of FRAME_ALIGNMENT, where the next buffer may begin."""
+    if isinstance(nbytes, int):
+        return -(-nbytes // FRAME_ALIGNMENT) * FRAME_ALIGNMENT
     return (ceil_div(nbytes, FRAME_ALIGNMENT) * FRAME_ALIGNMENT).dim
 
 

@@ -199,7 +199,7 @@ def frames_side_by_side(
     own = [plan.frame.nbytes for name, plan in zip(names, plans, strict=True) if name in apart]
     if units == 1 or not own:
         return list(plans)
-    nbytes = max(FRAME_ALIGNMENT, *map(_aligned, own))
+    nbytes = max(FRAME_ALIGNMENT, *map(aligned, own))
 
     def copied(plan: FramePlan) -> FramePlan:
         frame = replace(plan.frame, nbytes=nbytes, copies=units)
@@ -349,10 +349,6 @@ def _with_sized(memory: MemoryMap, slots: list[_Slot]) -> MemoryMap:
 
 
 # ---- offsets ---------------------------------------------------------------------------------
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // FRAME_ALIGNMENT) * FRAME_ALIGNMENT
-
-
 def _groups(
     buffers: tuple[Buffer, ...], pairs: Iterable[tuple[Buffer, Buffer]]
 ) -> list[tuple[Buffer, ...]]:
@@ -386,7 +382,7 @@ def _frame(
         for buffer in block.buffers:
             copies = units if buffer.name in private else 1
             offsets[buffer.name] = Placement(start, buffer.nbytes, copies)
-            start += copies * _aligned(buffer.nbytes)
+            start += copies * aligned(buffer.nbytes)
     return FrameLayout(_end(placed), tuple((b.name, offsets[b.name]) for b in buffers))
 
 

@@ -7,15 +7,15 @@ registers an object; the scheduler tries those that fit the machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.device.boxes import Mask
+from stretto.device.boxes import Boxes, Mask
 from stretto.device.costs import CostModel
 from stretto.device.expr import Buffer
 from stretto.device.operator import Kernel
@@ -212,32 +212,41 @@ class Step:
     after: Awaited
 
 
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A kernel's write to a buffer. dealt: (tasks, offset) if its tasks are dealt round-robin."""
+
+    footprint: Footprint
+    leaf: int
+    dealt: tuple[int, int] | None
+
+
 class Writers:
-    """Footprints of the kernels of earlier leaves that wrote the memory a leaf begins with."""
+    """The kernels that wrote the memory of a function. leaf: the number of the current leaf."""
 
     def __init__(self) -> None:
-        self._written: dict[str, tuple[Footprint, ...]] = {}
+        self.leaf = 0
+        self._written: dict[str, tuple[Write, ...]] = {}
 
-    def of(self, name: str) -> tuple[Footprint, ...]:
-        """Return the recorded footprints that wrote the buffer."""
-        return self._written.get(name, ())
+    def of(self, read: Footprint | Boxes) -> tuple[Write, ...]:
+        """Return the recorded writes of the buffer that is read; none for a write."""
+        return () if read.write else self._written.get(read.buffer.name, ())
 
-    def note(self, steps: Iterable[Step]) -> None:
-        """Record the writes of a finished leaf. A kernel that overwrites a whole buffer replaces
-        its earlier writers."""
-        for step in steps:
-            if not isinstance(step.node.item, Kernel):
-                continue
-            whole = {
-                region.buffer.name
-                for region in kernel_regions(step.node.item)
-                if region.write and all(interval is None for interval in region.box)
-            }
-            for footprint in step.footprints:
-                if footprint.write:
-                    name = footprint.buffer.name
-                    earlier = () if name in whole else self.of(name)[1 - MOST_WRITERS :]
-                    self._written[name] = (*earlier, footprint)
+    def note(self, step: Step, dealt: tuple[int, int] | None = None) -> None:
+        """Record the writes of a step. A kernel that overwrites a whole buffer replaces its earlier
+        writers."""
+        if not isinstance(step.node.item, Kernel):
+            return
+        whole = {
+            region.buffer.name
+            for region in kernel_regions(step.node.item)
+            if region.write and all(interval is None for interval in region.box)
+        }
+        for footprint in step.footprints:
+            if footprint.write:
+                name = footprint.buffer.name
+                earlier = () if name in whole else self._written.get(name, ())[1 - MOST_WRITERS :]
+                self._written[name] = (*earlier, Write(footprint, self.leaf, dealt))
 
     def rotate(self, pairs: Rotation) -> None:
         """Exchange the records of the two buffers of each pair."""
@@ -248,12 +257,12 @@ class Writers:
             self._written[current.name] = _under(current, behind)
 
 
-def _under(buffer: Buffer, footprints: tuple[Footprint, ...]) -> tuple[Footprint, ...]:
-    return tuple(footprint.under(buffer) for footprint in footprints)
+def _under(buffer: Buffer, writes: tuple[Write, ...]) -> tuple[Write, ...]:
+    return tuple(replace(write, footprint=write.footprint.under(buffer)) for write in writes)
 
 
 class Timeline:
-    """Items of one leaf placed so far. free[u]: when unit u has finished its items."""
+    """Items of the next leaf placed so far. free[u]: when unit u has finished its items."""
 
     def __init__(
         self, units: int, costs: CostModel, footprints: Footprints, writers: Writers
@@ -262,6 +271,7 @@ class Timeline:
         self.costs = costs
         self.footprints = footprints
         self.writers = writers
+        writers.leaf += 1
         self.free: Times = np.zeros(units)
         self.steps: dict[int, Step] = {}
         self._others = ~np.eye(units, dtype=np.bool_)
@@ -312,9 +322,10 @@ class Timeline:
         """Return the mask [u]: True if unit u reads what another unit wrote before this leaf."""
         found = np.zeros(self.units, np.bool_)
         for footprint in footprints:
-            for writer in () if footprint.write else self.writers.of(footprint.buffer.name):
-                met = self.footprints.meeting(footprint, writer) & self._others
-                found |= met.any(axis=1)
+            for write in self.writers.of(footprint):
+                if write.leaf != self.writers.leaf:
+                    met = self.footprints.meeting(footprint, write.footprint) & self._others
+                    found |= met.any(axis=1)
         return found
 
     def _met(

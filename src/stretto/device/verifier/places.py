@@ -18,7 +18,7 @@ from stretto.device.program import (
     Schedule,
     sized_bytes,
 )
-from stretto.device.regions import Interval, Region
+from stretto.device.regions import Interval, Region, intervals_overlap
 from stretto.device.tree import TreeFunction, rotation, walk
 from stretto.errors import VerifyError
 from stretto.ir.size_bounds import at_most
@@ -86,7 +86,7 @@ class Places:
             return False
         if a.buffer.name in self._sized:
             return True
-        return any(_meet(x, y) for x in self._ranges(a) for y in self._ranges(b))
+        return any(intervals_overlap(x, y) for x in self._ranges(a) for y in self._ranges(b))
 
     def destroyed(self, region: Region) -> Iterator[tuple[str, int, int]]:
         """Yield (name, first, last + 1): bytes of other buffers at fixed places that a write to
@@ -138,7 +138,10 @@ class Places:
             raise VerifyError(f"local buffer {buffer.name} has no place in the frame")
         if placement.nbytes < buffer.nbytes:
             raise VerifyError(f"the place of {buffer.name} has only {placement.nbytes} bytes")
-        if placement.offset % 64 or not 0 <= placement.offset <= placement.end <= frame.nbytes:
+        if (
+            placement.offset % FRAME_ALIGNMENT
+            or not 0 <= placement.offset <= placement.end <= frame.nbytes
+        ):
             raise VerifyError(f"the place of {buffer.name} is not aligned or not in the frame")
 
     def _join(self, current: Buffer, following: Buffer) -> None:
@@ -153,7 +156,7 @@ class Places:
             if current.is_sized:
                 meet = not self._are_apart(a, b)
             else:
-                meet = _meet(_bytes(self._placements[a]), _bytes(self._placements[b]))
+                meet = intervals_overlap(_bytes(self._placements[a]), _bytes(self._placements[b]))
             if meet:
                 raise VerifyError(f"rotating buffers {a} and {b} overlap")
         one.extend(two)
@@ -208,7 +211,7 @@ def _meeting(spans: list[tuple[str, Interval]]) -> Iterator[tuple[str, str]]:
     for name, span in sorted(spans, key=lambda item: item[1]):
         open_spans = [item for item in open_spans if item[1][1] > span[0]]
         for other, theirs in open_spans:
-            if other != name and _meet(span, theirs):
+            if other != name and intervals_overlap(span, theirs):
                 yield name, other
                 yield other, name
         open_spans.append((name, span))
@@ -216,7 +219,3 @@ def _meeting(spans: list[tuple[str, Interval]]) -> Iterator[tuple[str, str]]:
 
 def _bytes(placement: Placement) -> Interval:
     return placement.offset, placement.end
-
-
-def _meet(a: Interval, b: Interval) -> bool:
-    return a[0] < b[1] and b[0] < a[1]

@@ -18,6 +18,7 @@ from stretto.device.regions import (
     Region,
     block_regions,
     covers,
+    intervals_overlap,
     kernel_reads,
     kernel_regions,
     merged,
@@ -139,11 +140,9 @@ def _is_even(extents: Sequence[int], boxes: Sequence[Sequence[Interval]]) -> boo
 
 
 def _overlap(one: Part, other: Part) -> bool:
-    return all(a is None or b is None or _meet(a, b) for a, b in zip(one, other, strict=True))
-
-
-def _meet(a: Interval, b: Interval) -> bool:
-    return a[0] < b[1] and b[0] < a[1]
+    return all(
+        a is None or b is None or intervals_overlap(a, b) for a, b in zip(one, other, strict=True)
+    )
 
 
 class Touched:

@@ -69,7 +69,8 @@ class ListPlanner:
 
     def plan(self, body: Body) -> LeafPlan:
         timeline = self.timeline(leaf_nodes(body))
-        self._writers.note(timeline.placed)
+        for step in timeline.placed:
+            self._writers.note(step)
         return timeline.plan()
 
     def rotate(self, pairs: Rotation) -> None:
@@ -145,8 +146,8 @@ class ListPlanner:
                     before[footprint.buffer.name].append((footprint, step.finish))
         for boxes, rows in self._footprints.cut(kernel, blocks):
             name = boxes.buffer.name
-            earlier = () if boxes.write else timeline.writers.of(name)
-            for footprint, finish in (*before[name], *((one, begun) for one in earlier)):
+            earlier = timeline.writers.of(boxes)
+            for footprint, finish in (*before[name], *((w.footprint, begun) for w in earlier)):
                 if not (footprint.write or boxes.write):
                     continue
                 for other, units in footprint.pieces:
