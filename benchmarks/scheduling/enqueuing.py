@@ -47,8 +47,8 @@ from stretto.schedule.plan_search import search_plan
 from stretto.simulator.control import Assumed
 from stretto.simulator.devices import Device
 from stretto.simulator.graph_run import captured_costs, launched_costs, run_graph
-from stretto.simulator.on_chip import kept_in_loops
 from stretto.simulator.simulate import simulate
+from stretto.simulator.work import kept_in_loops
 from stretto.text import counted, seconds_text
 from stretto.tools.models import Model
 from stretto.tools.names import UsageError

@@ -21,9 +21,8 @@ from stretto.device.program import DeviceProgram, FrameLayout
 from stretto.device.regions import Body
 from stretto.device.tree import Leaf, Tree, TreeFunction, map_tree
 from stretto.kernels.variants import Chooser, OpenBody, OpenKernel, Variant, cheapest, cheapest_of
-from stretto.schedule.footprint import Footprints, leaf_nodes
+from stretto.schedule.footprint import Footprints, MemoryMap, leaf_nodes
 from stretto.schedule.leaf_waits import SyncSetting
-from stretto.schedule.memory_map import MemoryMap
 from stretto.schedule.policies import POLICIES
 from stretto.schedule.policy import LeafPlan, Policy
 from stretto.schedule.synchronize import Synchronizer

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from stretto.device.launch_graph import Arrangement, needed
-from stretto.simulator.devices import Device
+from stretto.simulator.devices import Device, limits_of
 from stretto.simulator.graph_run import Profile
-from stretto.simulator.occupancy import limits_of
 
 # ---- Which stream each node of a graph of launches is enqueued on, and which events that takes.
 #

@@ -22,8 +22,7 @@ from stretto.device.boxes import Mask
 from stretto.device.operator import Kernel
 from stretto.device.program import Item, Schedule, Signal, Wait
 from stretto.errors import ScheduleError
-from stretto.schedule.footprint import Footprint, Footprints
-from stretto.schedule.memory_map import MemoryMap
+from stretto.schedule.footprint import Footprint, Footprints, MemoryMap
 from stretto.schedule.policy import Placed
 
 # ---- Ranges of neighbouring units that each unit waits for: few of them, and narrow ones.

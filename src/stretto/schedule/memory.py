@@ -34,8 +34,8 @@ from stretto.device.tree import Call, Leaf, Node, TreeFunction, is_parallel, rot
 from stretto.errors import ScheduleError
 from stretto.ir.size_bounds import maximum
 from stretto.ir.sizes import Maximum, Size, usual_value
+from stretto.schedule.footprint import MemoryMap, same_memory
 from stretto.schedule.liveness import Liveness, LiveRange, liveness
-from stretto.schedule.memory_map import MemoryMap, same_memory
 from stretto.schedule.policy import LeafPlan
 
 # ---- Blocks of a frame, placed by best fit, apart from those that are live at the same time.

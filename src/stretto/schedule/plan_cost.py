@@ -28,7 +28,7 @@ from stretto.device.verifier.plans import Marks, as_program, verify_arrangement,
 from stretto.schedule.launch_graph import plan_graph
 from stretto.schedule.launch_order import Opara, arranged, opara_streams
 from stretto.simulator.control import Assumed, Choices, leaf_numbers
-from stretto.simulator.devices import Device
+from stretto.simulator.devices import BlockNeeds, Device
 from stretto.simulator.graph_run import (
     GraphCosts,
     GraphRun,
@@ -40,10 +40,8 @@ from stretto.simulator.graph_run import (
     run_graph,
 )
 from stretto.simulator.launches import read_seconds
-from stretto.simulator.occupancy import BlockNeeds
-from stretto.simulator.on_chip import kept_in_loops
 from stretto.simulator.simulate import simulate
-from stretto.simulator.work import Kept
+from stretto.simulator.work import Kept, kept_in_loops
 
 Frequencies = Mapping[str, float]
 """Share of runs (0 to 1) in which a branch takes its first arm, by the name of its condition."""

@@ -42,8 +42,8 @@ from stretto.schedule.plan_cost import Frequencies, plan_seconds
 from stretto.simulator.control import Assumed, leaf_numbers
 from stretto.simulator.devices import Device, device_for
 from stretto.simulator.launches import LEAST_GAIN, launch_per_kernel
-from stretto.simulator.on_chip import kept_in_loops
 from stretto.simulator.simulate import simulate
+from stretto.simulator.work import kept_in_loops
 from stretto.text import seconds_text
 
 MOST_BRANCHES = 12

@@ -26,11 +26,10 @@ from stretto.device.program import DeviceProgram, Item, Run, Signal, Wait
 from stretto.device.regions import statement_reads
 from stretto.device.tree import Check, Let
 from stretto.errors import ScheduleError
-from stretto.simulator.channel import Channel
 from stretto.simulator.control import Assumed, Choices, Visit, Walk
 from stretto.simulator.devices import Device
 from stretto.simulator.result import Bound, Cause, Segment, Simulation
-from stretto.simulator.work import Kept, Known, Residency, TaskWork, Works
+from stretto.simulator.work import Channel, Kept, Known, Residency, TaskWork, Works
 
 # ---- The loads of registers that cost a separate latency.
 #

@@ -43,9 +43,8 @@ from stretto.machines.machine import PRODUCT_HEADERS, Description, Stages, Table
 from stretto.schedule.plan import MOST_KERNELS
 from stretto.schedule.plan_cost import Enqueued, Profiled, profiled
 from stretto.schedule.plan_search import ChosenBranch, placements, search_plan
-from stretto.simulator.devices import device_for
+from stretto.simulator.devices import BlockNeeds, device_for
 from stretto.simulator.launches import launch_per_kernel
-from stretto.simulator.occupancy import BlockNeeds
 from stretto.simulator.simulate import simulate
 from stretto.text import bytes_text, counted, seconds_text
 
