@@ -37,7 +37,6 @@ from stretto.device.program import DeviceProgram
 from stretto.device.regions import Body
 from stretto.device.runs import apart_functions
 from stretto.device.tree import Tree, leaves
-from stretto.device.verifier.aliases import check_aliases
 from stretto.device.verifier.assignment import (
     OwnListCalls,
     Proof,
@@ -52,7 +51,7 @@ from stretto.device.verifier.form import check_form, check_kernels
 from stretto.device.verifier.initialisation import check_initialisation
 from stretto.device.verifier.ordering import Orders
 from stretto.device.verifier.parallel import check_apart, check_parallel
-from stretto.device.verifier.places import Places
+from stretto.device.verifier.places import Places, check_aliases
 from stretto.device.verifier.plans import as_program, check_words
 from stretto.device.verifier.races import RaceFinder
 from stretto.device.verifier.size_bounds import check_sized_bounds

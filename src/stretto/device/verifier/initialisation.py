@@ -39,7 +39,7 @@ from stretto.device.verifier.assignment import function_calls
 from stretto.device.verifier.cells import Cells, Selection
 from stretto.device.verifier.conformance import what_of
 from stretto.device.verifier.ordering import Orders
-from stretto.device.verifier.places import Places
+from stretto.device.verifier.places import Places, bound_region
 from stretto.device.verifier.symbols import seen_size
 from stretto.device.verifier.touched import Touched
 from stretto.errors import VerifyError
@@ -340,20 +340,6 @@ class _Checker(Facts[Schedule, State]):
         return call, draft.state
 
 
-def bound_region(param: Buffer, access: Access, write: bool) -> Region:
-    """Return the memory of the caller that a param is bound to."""
-    buffer = access.buffer
-    offset = access.offset
-    if not offset.is_const:
-        return whole(buffer, write)
-    box = (offset.const, offset.const + param.elements)
-    if not _is_static(buffer) or not _is_static(param):
-        return whole(buffer, write)
-    return Region(
-        buffer, (buffer.elements,), (None if box == (0, buffer.elements) else box,), write
-    )
-
-
 def _fills(call: Call[Schedule], param: Buffer, access: Access) -> bool:
     """Return True if a param covers the whole of a buffer, also for sizes that are known only at
     the call."""
@@ -367,10 +353,6 @@ def _fills(call: Call[Schedule], param: Buffer, access: Access) -> bool:
 
 def _is_known(buffer: Buffer) -> bool:
     return all(map(is_known, buffer.shape))
-
-
-def _is_static(buffer: Buffer) -> bool:
-    return all(isinstance(dim, int) for dim in buffer.shape)
 
 
 def loose_names(program: DeviceProgram) -> frozenset[str]:
