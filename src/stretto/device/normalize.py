@@ -35,7 +35,7 @@ from stretto.device.program import (
     sized_bytes,
 )
 from stretto.device.regions import Body, Statement
-from stretto.device.runs import apart_functions
+from stretto.device.runs import functions_in_parallel_loops
 from stretto.device.tree import (
     Call,
     Leaf,
@@ -140,7 +140,7 @@ def sequential(tree: Tree[Body]) -> DeviceProgram:
     for kernel in tree_kernels(tree):
         if kernels.setdefault(kernel.name, kernel) != kernel:
             others.append(kernel)
-    apart = apart_functions(tree)
+    apart = functions_in_parallel_loops(tree)
     functions = tuple(f.with_body(_body(f.body, f.name in apart)) for f in tree.functions)
     return DeviceProgram(
         1,

@@ -41,7 +41,7 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DeclaredPart:
     """`length` values of a dim from `start` on; the whole dim if `start` is None."""
 
     start: Linear | None
@@ -49,7 +49,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class DeclaredRegion:
     """The part of a tensor that an element of the result depends on, or that a task computes.
 
     leads: `parts` are preceded by further dims, equal for all tensors that have them.
@@ -57,7 +57,7 @@ class Region:
 
     tensor: str
     leads: bool
-    parts: tuple[Part, ...]
+    parts: tuple[DeclaredPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class UserKernel:
     """
 
     target: str
-    reads: tuple[Region, ...]
-    write: Region
+    reads: tuple[DeclaredRegion, ...]
+    write: DeclaredRegion
     numbers: tuple[tuple[str, str], ...] = ()
     operations: float = 1.0
     nbytes: float | None = None

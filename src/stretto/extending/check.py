@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from stretto.device.user_kernels import Linear, Region, UserKernel
+from stretto.device.user_kernels import DeclaredRegion, Linear, UserKernel
 from stretto.errors import RunError
 from stretto.extending.cpp_source import compile_error, definition, namespace
 from stretto.extending.triton_source import definitions
@@ -288,7 +288,7 @@ class _Trial:
             parts = [self._at(tensor, region, place) for tensor, region in pairs]
             self._task(parts, self.wanted[place], box, place, rtol, atol)
 
-    def _at(self, tensor: Tensor, region: Region, place: tuple[int, ...]) -> Tensor:
+    def _at(self, tensor: Tensor, region: DeclaredRegion, place: tuple[int, ...]) -> Tensor:
         """Return a tensor at a position of the leading dims, broadcast as in torch."""
         own = tensor.dim() - len(region.parts)
         lead = place[len(place) - own :]
@@ -359,7 +359,7 @@ def _same(a: Tensor, b: Tensor) -> Tensor:
     return (a == b) | ((a != a) & (b != b))
 
 
-def _mask(region: Region, tensor: Tensor, values: dict[str, tuple[int, int]]) -> Tensor:
+def _mask(region: DeclaredRegion, tensor: Tensor, values: dict[str, tuple[int, int]]) -> Tensor:
     """Return a mask of the elements that a task's region names. Raise ValueError if they exceed
     the tensor."""
     mask = torch.ones(tensor.shape, dtype=torch.bool)

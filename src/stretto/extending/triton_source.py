@@ -38,7 +38,7 @@ from stretto.device.user_kernels import TritonCode, TritonPart, UserKernel, call
 from stretto.errors import BuildError, SourceLocation
 
 _ABSENT: Any = object()
-OF_THE_PROGRAM = ("program_id", "num_programs")
+PROGRAM_ONLY = ("program_id", "num_programs")
 """Names of Triton that concern the whole program, which a part of it must not use."""
 
 
@@ -236,7 +236,7 @@ class _Edits(ast.NodeVisitor):
             value = getattr(holder, node.attr, _ABSENT)
             self.replace(node, self.text(node, value, node.attr, is_attribute=True))
         else:
-            if _is_of_triton(holder) and node.attr in OF_THE_PROGRAM:
+            if _is_of_triton(holder) and node.attr in PROGRAM_ONLY:
                 self.refuse_program(node, node.attr)
             self.generic_visit(node)
 
@@ -260,7 +260,7 @@ class _Edits(ast.NodeVisitor):
         if is_attribute and isinstance(value, int | float):  # as math.pi
             return self.number(node, value, value, hint)
         found = self.path(value) if _is_of_triton(value) else None
-        if found is not None and found.rpartition(".")[2] in OF_THE_PROGRAM:
+        if found is not None and found.rpartition(".")[2] in PROGRAM_ONLY:
             self.refuse_program(node, hint)
         if found is not None:
             return found

@@ -26,7 +26,7 @@ from stretto.schedule.leaf_waits import SyncSetting
 from stretto.schedule.policies import POLICIES
 from stretto.schedule.policy import LeafPlan, Policy
 from stretto.schedule.synchronize import Synchronizer
-from stretto.simulator.control import Assumed
+from stretto.simulator.control import DefaultChoices
 from stretto.simulator.devices import Device, device_for
 from stretto.simulator.simulate import Simulator
 from stretto.simulator.work import Works
@@ -65,7 +65,7 @@ class RegionTime:
             tuple(kernels.values()),
             (("main", FrameLayout(0, ())),),
         )
-        choices = Assumed(self.costs.unknown_trips)
+        choices = DefaultChoices(self.costs.unknown_trips)
         result = Simulator(program, self.device, choices, self.costs, self._works).run()
         return result.seconds - self.device.launch_seconds - self.device.wake_seconds
 

@@ -121,17 +121,17 @@ MOST_KERNELS = 400
 """Number of kernels of one launch; a longer piece is split into several launches."""
 
 
-GIVEN = ("input", "output", "updated", "list")
+CALL_BUFFER_KINDS = ("input", "output", "updated", "list")
 """Kinds of buffers that each call provides."""
 
 
-class _Boundary:
+class LaunchBoundary:
     """Marker between two pieces that must not be in one launch."""
 
 
-BOUNDARY = _Boundary()
+LAUNCH_BOUNDARY = LaunchBoundary()
 
-Part = Node[Schedule] | Library | _Boundary
+Part = Node[Schedule] | Library | LaunchBoundary
 
 
 def make_plan(
@@ -158,7 +158,7 @@ def make_plan(
     return planner.plan()
 
 
-def branches_apart(
+def host_branches(
     program: DeviceProgram, cuts: frozenset[int]
 ) -> tuple[tuple[If[Schedule], str | None], ...]:
     """Return the branches of main that a plan with these cuts takes apart, each with the reason
@@ -278,7 +278,7 @@ class _FunctionCutter:
         self.source = function
         self.words: dict[str, int] = {}
         self.made = 0
-        self.inside = 0
+        self.host_depth = 0
         self.moving: tuple[Buffer, ...] = ()
         self.guards: tuple[Guard, ...] = ()
         self.stays = function.name != "main"  # Only a branch of main may leave a captured graph.
@@ -318,7 +318,7 @@ class _FunctionCutter:
                     used = {region.buffer for region in item_regions(item)}
                     calls = isinstance(item, Kernel) and item.call is not None
                     (called if calls else found).update(used)
-        return {buffer for buffer in found - called if buffer.kind in GIVEN}
+        return {buffer for buffer in found - called if buffer.kind in CALL_BUFFER_KINDS}
 
     # ---- cutting -----------------------------------------------------------------------------
     def node(self, node: Node[Schedule]) -> Node[Action]:
@@ -335,7 +335,7 @@ class _FunctionCutter:
                 size = 0
 
         for item in self.flat(node):
-            if isinstance(item, _Boundary):
+            if isinstance(item, LaunchBoundary):
                 flush()
             elif isinstance(item, Library):
                 flush()
@@ -381,7 +381,7 @@ class _FunctionCutter:
         steps = merge(schedule)
         places = Counter(step.kernel for step in steps if isinstance(step, RunStep))
         gathered: list[Step] = []
-        yield BOUNDARY
+        yield LAUNCH_BOUNDARY
         for step in steps:
             if (library := self.library(step)) is not None:
                 if gathered:
@@ -396,11 +396,11 @@ class _FunctionCutter:
                 yield Leaf(self.dealt(step))
             else:
                 yield Leaf(piece(gathered, schedule, begins=True))
-            yield BOUNDARY
+            yield LAUNCH_BOUNDARY
             gathered = []
         if _has_statements(gathered):
             yield Leaf(piece(gathered, schedule, begins=True))
-            yield BOUNDARY
+            yield LAUNCH_BOUNDARY
 
     def dealt(self, step: RunStep) -> Schedule:
         """Deal all tasks of a kernel over all units. Those of a dynamic grid already are."""
@@ -437,14 +437,16 @@ class _FunctionCutter:
         return Library(call, step.kernel) if isinstance(step, RunStep) and call else None
 
     # ---- control on the host -----------------------------------------------------------------
-    def control(self, node: Node[Schedule], ahead: list[Node[Schedule]]) -> Node[Action]:
+    def control(self, node: Node[Schedule], prelude: list[Node[Schedule]]) -> Node[Action]:
         """Return a node as the host executes it; leaves that compute its inputs on the device are
-        appended to `ahead`."""
+        appended to `prelude`."""
         given = node
         for reg in assigns(node):
             self.word(reg.name)
         node = with_inputs(
-            node, lambda expr: self.number(expr, ahead), lambda access: self.place(access, ahead)
+            node,
+            lambda expr: self.number(expr, prelude),
+            lambda access: self.place(access, prelude),
         )
         for reg in sorted(reads(node), key=lambda reg: reg.name):
             self.word(reg.name)
@@ -452,9 +454,9 @@ class _FunctionCutter:
             return cast("Call[Action]", node)
         if isinstance(node, If) and (self.guards or self.planner.is_predicated(given)):
             return self.predicated(node)
-        self.inside += 1
+        self.host_depth += 1
         made = self.body_of(node, given)
-        self.inside -= 1
+        self.host_depth -= 1
         return made
 
     def body_of(self, node: Node[Schedule], given: Node[Schedule]) -> Node[Action]:
@@ -484,7 +486,7 @@ class _FunctionCutter:
         self.guards = outer
         return If(branch.condition, arms[0], arms[1], Branching.PREDICATED)
 
-    def number(self, expr: Expr, ahead: list[Node[Schedule]]) -> Expr:
+    def number(self, expr: Expr, prelude: list[Node[Schedule]]) -> Expr:
         """Return a number, a size that the host knows, or a register that a launch computes for
         the host."""
         if isinstance(expr, Position) and depends_on_sizes(expr.index):
@@ -497,13 +499,13 @@ class _FunctionCutter:
         reg = Reg(f"{self.source.name}.host.{self.made}", expr.dtype)
         self.word(reg.name)
         items: tuple[Item, ...] = (Let(reg, expr),)
-        ahead.append(Leaf(Schedule((items,) * self.planner.program.units, 1)))
+        prelude.append(Leaf(Schedule((items,) * self.planner.program.units, 1)))
         return Position(Index.of(reg))
 
-    def place(self, access: Access, ahead: list[Node[Schedule]]) -> Access:
+    def place(self, access: Access, prelude: list[Node[Schedule]]) -> Access:
         """Return an access whose offset is a number, a size that the host knows, or a register
         computed for it."""
-        offset = self.number(Position(access.offset), ahead)
+        offset = self.number(Position(access.offset), prelude)
         assert isinstance(offset, Position)
         return Access(access.buffer, (1,), (offset.index,))
 
@@ -514,7 +516,7 @@ class _FunctionCutter:
         limits = {limit_register(buffer.slot) for buffer in self.planner.program.lists}
         taken, assigned = piece_registers(body, self.planner.kernels)
         sizes = {reg for reg in self.source.params if reg.name.startswith(SIZE)}
-        in_body = self.inside or self.planner.unlikely  # Code after an exit is in bodies, too.
+        in_body = self.host_depth or self.planner.unlikely  # Code after an exit is in bodies, too.
         if in_body and self.planner.by_address and self.source.name == "main":
             sizes.update(map(size_register, self.planner.program.symbols))
         takes = tuple(sorted((taken - limits) | sizes, key=lambda reg: reg.name))

@@ -27,7 +27,7 @@ from stretto.device.tree import (
 from stretto.device.verifier.plans import Marks, as_program, verify_arrangement, verify_graph
 from stretto.schedule.launch_graph import plan_graph
 from stretto.schedule.launch_order import Opara, arranged, opara_streams
-from stretto.simulator.control import Assumed, Choices, leaf_numbers
+from stretto.simulator.control import Choices, DefaultChoices, leaf_numbers
 from stretto.simulator.devices import BlockNeeds, Device
 from stretto.simulator.graph_run import (
     GraphCosts,
@@ -68,7 +68,7 @@ def plan_seconds(
     if kept is None:
         loops = (kept_in_loops(launch.program, device, costs) for _, launch in plan.launches)
         kept = {kernel: part for found in loops for kernel, part in found.items()}
-    run = simulate(program, device, choices or Assumed(costs.unknown_trips), costs, kept)
+    run = simulate(program, device, choices or DefaultChoices(costs.unknown_trips), costs, kept)
     numbers, _ = leaf_numbers(program)
     begun = sum(run.runs[numbers[id(mark)]] for mark in marks.begins)
     read = sum(run.runs[numbers[id(mark)]] for mark in marks.reads)

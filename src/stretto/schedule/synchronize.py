@@ -46,7 +46,7 @@ from stretto.device.tree import (
     walk,
 )
 from stretto.schedule.footprint import Footprint
-from stretto.schedule.leaf_waits import LeafWaits, Pending, SyncSetting, Touch, TouchKey
+from stretto.schedule.leaf_waits import AccessRecord, LeafWaits, Pending, SyncSetting, TouchKey
 from stretto.schedule.policy import LeafPlan, Placed
 
 # ---- Lists that only one unit accesses in all functions except `main`.
@@ -58,12 +58,12 @@ from stretto.schedule.policy import LeafPlan, Placed
 # The verifier decides the same by a separate rule (`device/verifier/assignment.py`).
 
 
-EVERYONE = -1
+SEVERAL_UNITS = -1
 """Replaces a unit number: more than one unit, or access to the list under another name."""
 
 
 @dataclass(frozen=True, slots=True)
-class OwnLists:
+class SingleUnitLists:
     """Lists that one unit alone accesses. `unit_of`: that unit, by list name; `accessed`: the
     lists that each function accesses; `callees`: the functions that each function calls."""
 
@@ -84,10 +84,10 @@ class OwnLists:
         return frozenset(self.unit_of[name] for name in names if name in self.unit_of)
 
 
-NO_LISTS = OwnLists({}, {}, {})
+NO_LISTS = SingleUnitLists({}, {}, {})
 
 
-def own_lists(functions: Sequence[TreeFunction[LeafPlan]]) -> OwnLists:
+def own_lists(functions: Sequence[TreeFunction[LeafPlan]]) -> SingleUnitLists:
     """Return the lists of a planned program that one unit alone accesses in functions."""
     found: dict[str, int] = {}
     accessed: dict[str, frozenset[str]] = {}
@@ -95,12 +95,12 @@ def own_lists(functions: Sequence[TreeFunction[LeafPlan]]) -> OwnLists:
         pairs = set(_accesses(function))
         accessed[function.name] = frozenset(name for name, _ in pairs)
         for name, unit in pairs if function.name != "main" else ():
-            found[name] = unit if found.get(name, unit) == unit else EVERYONE
+            found[name] = unit if found.get(name, unit) == unit else SEVERAL_UNITS
     for function in functions:
         for name in _other_names(function):
-            found[name] = EVERYONE
-    unit_of = {name: unit for name, unit in found.items() if unit != EVERYONE}
-    return OwnLists(unit_of, accessed, {f.name: called(f.body) for f in functions})
+            found[name] = SEVERAL_UNITS
+    unit_of = {name: unit for name, unit in found.items() if unit != SEVERAL_UNITS}
+    return SingleUnitLists(unit_of, accessed, {f.name: called(f.body) for f in functions})
 
 
 def _accesses(function: TreeFunction[LeafPlan]) -> Iterator[tuple[str, int]]:
@@ -113,10 +113,10 @@ def _accesses(function: TreeFunction[LeafPlan]) -> Iterator[tuple[str, int]]:
 
 
 def _units(placed: Placed) -> set[int]:
-    """Return the units that execute an item; EVERYONE for a statement."""
+    """Return the units that execute an item; SEVERAL_UNITS for a statement."""
     if isinstance(placed.item, Kernel):
         return {part.unit for part in placed.parts}
-    return {EVERYONE}
+    return {SEVERAL_UNITS}
 
 
 def _other_names(function: TreeFunction[LeafPlan]) -> Iterator[str]:
@@ -143,7 +143,7 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         is_main: bool,
         setting: SyncSetting,
         relevant: Callable[[Buffer], bool],
-        own: OwnLists = NO_LISTS,
+        own: SingleUnitLists = NO_LISTS,
     ) -> None:
         super().__init__()
         self._is_main = is_main
@@ -159,7 +159,7 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         pending."""
         self._later = later_names(body, self._names, returns=not self._is_main)
         items = body.children if isinstance(body, Seq) else (body,)
-        made, _ = self._ended(items, {}, None if self._is_main else _everything)
+        made, _ = self._with_end_waits(items, {}, None if self._is_main else _everything)
         return _scheduled(joined(made))
 
     def apart(self, body: Node[LeafPlan]) -> Node[Schedule]:
@@ -167,15 +167,15 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         return _scheduled(map_leaves(body, self._apart))
 
     def sequence(self, children: Sequence[Node[LeafPlan]], state: Pending) -> Walked:
-        made, state = self._ended(children, state, None)
+        made, state = self._with_end_waits(children, state, None)
         return joined(made), state
 
     def leaf(self, body: LeafPlan, state: Pending) -> tuple[LeafWaits, Pending]:
-        leaf = self._walked(body, state)
+        leaf = self._leaf_waits(body, state)
         return leaf, leaf.pending()
 
     def loop(self, node: Loop[LeafPlan], state: Pending) -> Walked:
-        made, state = self._entered(node, self._waiting(state))
+        made, state = self._with_entry_waits(node, self._waiting(state))
         return joined(made), state
 
     def call(self, call: Call[LeafPlan], state: Pending) -> Walked:
@@ -186,7 +186,7 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
                 behind.wait_for(unit, 1)
         return joined([*made, super().call(call, state)[0], *_made(behind)]), {}
 
-    def _ended(
+    def _with_end_waits(
         self, children: Sequence[Node[LeafPlan]], state: Pending, end: Matters | None
     ) -> tuple[list[Node[LeafWaits]], Pending]:
         """Return the nodes in order, with waits after which everything that matters at the `end`
@@ -201,9 +201,9 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
             match child:
                 case Leaf(body):
                     made += _made(last)
-                    last = self._walked(body, last.pending())
+                    last = self._leaf_waits(body, last.pending())
                 case _ if is_loop(child):
-                    nodes, state = self._entered(child, last)
+                    nodes, state = self._with_entry_waits(child, last)
                     made += nodes
                     last = self._waiting(state)
                 case If() if end and child is children[-1]:
@@ -226,12 +226,14 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         arms: list[Node[LeafWaits]] = []
         states: list[Pending] = []
         for arm in (branch.then, branch.orelse):
-            made, after = self._ended(arm.children if isinstance(arm, Seq) else (arm,), state, end)
+            made, after = self._with_end_waits(
+                arm.children if isinstance(arm, Seq) else (arm,), state, end
+            )
             arms.append(joined(made))
             states.append(after)
         return rebuilt(branch, arms), self.merge(*states)
 
-    def _entered(
+    def _with_entry_waits(
         self, loop: Loop[LeafPlan], before: LeafWaits
     ) -> tuple[list[Node[LeafWaits]], Pending]:
         """Return the leaf before a loop, and the loop.
@@ -269,7 +271,7 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         """Return a leaf that contains nothing but waits."""
         return LeafWaits(NO_LEAF, state, self._setting, lambda name: True)
 
-    def _walked(self, body: LeafPlan, state: Pending) -> LeafWaits:
+    def _leaf_waits(self, body: LeafPlan, state: Pending) -> LeafWaits:
         """Return a leaf with the waits that its items need after the pending accesses `state`."""
         number = self._numbers.setdefault(id(body), len(self._numbers))
         names = self._later(body)
@@ -326,7 +328,7 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
 
     def rotate(self, state: Pending, pairs: Rotation) -> Pending:
         names = swaps(pairs)
-        turned: dict[TouchKey, tuple[Touch, Mask]] = {}
+        turned: dict[TouchKey, tuple[AccessRecord, Mask]] = {}
         for touch, seen in state.values():
             buffer = names.get(touch.footprint.buffer.name)
             if buffer is not None:

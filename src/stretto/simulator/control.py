@@ -73,7 +73,7 @@ class Choices(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Assumed:
+class DefaultChoices:
     """Loops run `loop_trips` times, a branch takes the longer arm, recursion is `depth` deep."""
 
     loop_trips: int = 16
@@ -95,7 +95,7 @@ class Assumed:
 
 
 @dataclass(slots=True)
-class Asked:
+class CountingChoices:
     """Delegates the decisions, and counts them; the bounds of a `for` count once."""
 
     choices: Choices
@@ -331,7 +331,7 @@ def _needed(expr: Expr) -> frozenset[str] | None:
 ANY_DEPTH = 1_000_000
 
 
-class Recorded:
+class RecordedChoices:
     """Repeats the recorded decisions of each branch and loop, in their order; each has its node's
     title, the decision, and the unit that made it. All units decide alike, except in iterations
     of parallel loops, of which each unit runs its own, in turn."""
@@ -344,7 +344,7 @@ class Recorded:
             self._decisions[name, unit].append(way)
         self._units = 1 + max((unit for _, unit in self._decisions), default=0)
         self._unit = 0
-        self._met = set[tuple[str, int]]()
+        self._reached_nodes = set[tuple[str, int]]()
 
     def arm(self, node: If[Schedule], seconds: tuple[float, float], ends: tuple[bool, bool]) -> int:
         return self._next(node)
@@ -354,7 +354,7 @@ class Recorded:
 
     def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
         if (title(node), self._unit) in self._decisions and self._next(node) != way:
-            raise _misfit(f"{title(node)} is decided differently here")
+            raise _mismatch(f"{title(node)} is decided differently here")
 
     def enters(self, iteration: int | None) -> None:
         self._unit = 0 if iteration is None else iteration % self._units
@@ -362,21 +362,21 @@ class Recorded:
     def require_end(self) -> None:
         """Raise ScheduleError if the recorded run has more decisions of a branch or loop that was
         reached."""
-        for name, unit in self._met:  # the unused decisions of other units are the same
+        for name, unit in self._reached_nodes:  # the unused decisions of other units are the same
             if self._decisions[name, unit]:
-                raise _misfit(f"it reached {name} more often")
+                raise _mismatch(f"it reached {name} more often")
 
     def _next(self, node: If[Schedule] | Loop[Schedule]) -> int:
         name = title(node)
-        self._met.add((name, self._unit))
+        self._reached_nodes.add((name, self._unit))
         if (name, self._unit) not in self._decisions:
-            raise _misfit(f"it never reached {name}")
+            raise _mismatch(f"it never reached {name}")
         if not self._decisions[name, self._unit]:
-            raise _misfit(f"it reached {name} less often")
+            raise _mismatch(f"it reached {name} less often")
         return self._decisions[name, self._unit].popleft()
 
 
-def _misfit(reason: str) -> ScheduleError:
+def _mismatch(reason: str) -> ScheduleError:
     return ScheduleError(
         f"the recorded run does not fit this program: {reason}",
         remedy="simulate it without a recorded run, with a number of trips",

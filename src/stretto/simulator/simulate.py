@@ -26,7 +26,7 @@ from stretto.device.program import DeviceProgram, Item, Run, Signal, Wait
 from stretto.device.regions import statement_reads
 from stretto.device.tree import Check, Let
 from stretto.errors import ScheduleError
-from stretto.simulator.control import Assumed, Choices, Visit, Walk
+from stretto.simulator.control import Choices, DefaultChoices, Visit, Walk
 from stretto.simulator.devices import Device
 from stretto.simulator.result import Bound, Cause, Segment, Simulation
 from stretto.simulator.work import Channel, Kept, Known, Residency, TaskWork, Works
@@ -39,7 +39,7 @@ from stretto.simulator.work import Channel, Kept, Known, Residency, TaskWork, Wo
 
 
 @dataclass(slots=True)
-class Lookups:
+class LoadSequence:
     """A sequence of register statements. coming: the registers that are loaded or computed from
     loaded ones."""
 
@@ -140,7 +140,7 @@ def simulate(
     assume. costs: the assumed sizes. kept: by kernel, the part of its loads that a unit has on
     chip from its second task of the kernel on. Raises ScheduleError for a run that is too long.
     """
-    chosen = choices or Assumed(costs.unknown_trips)
+    chosen = choices or DefaultChoices(costs.unknown_trips)
     return Simulator(program, device, chosen, costs, kept=kept).run()
 
 
@@ -171,7 +171,7 @@ class _Unit:
     task: _Task | None = None
     blocked_since: float = 0.0
     begun: set[str] = field(default_factory=set[str])
-    lookups: Lookups = field(default_factory=Lookups)
+    lookups: LoadSequence = field(default_factory=LoadSequence)
     segments: list[Segment] = field(default_factory=list[Segment])
 
 

@@ -13,8 +13,8 @@ from stretto.device.runs import (
     BY_VALUE,
     NEVER,
     Runs,
-    apart_functions,
     function_runs,
+    functions_in_parallel_loops,
     inside,
     reached,
     recursive_functions,
@@ -265,7 +265,7 @@ def decided(
     runs = function_runs(program.tree)
     recursive = recursive_functions(program.tree)
     rows: list[Decided] = []
-    alone = apart_functions(program.tree)
+    alone = functions_in_parallel_loops(program.tree)
     for function in program.tree.functions:
         sources = _Sources(function)
         loops = [node for node in walk(function.body) if is_parallel(node)]

@@ -35,28 +35,28 @@ from stretto.device.normalize import normalize, sequential, single_kernels, tree
 from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram
 from stretto.device.regions import Body
-from stretto.device.runs import apart_functions
+from stretto.device.runs import functions_in_parallel_loops
 from stretto.device.tree import Tree, leaves
 from stretto.device.verifier.assignment import (
     OwnListCalls,
     Proof,
-    apart_from,
     check_registers,
+    excluding_lists,
     own_lists,
     relevance,
 )
 from stretto.device.verifier.bounds import check_bounds
-from stretto.device.verifier.conformance import Origins, origins
+from stretto.device.verifier.conformance import Origins, check_conformance
 from stretto.device.verifier.form import check_form, check_kernels
 from stretto.device.verifier.initialisation import check_initialisation
 from stretto.device.verifier.ordering import Orders
-from stretto.device.verifier.parallel import check_apart, check_parallel
+from stretto.device.verifier.parallel import check_called_in_parallel, check_parallel
 from stretto.device.verifier.places import Places, check_aliases
 from stretto.device.verifier.plans import as_program, check_words
 from stretto.device.verifier.races import RaceFinder
 from stretto.device.verifier.size_bounds import check_sized_bounds
 from stretto.device.verifier.symbols import check_interface, check_symbols
-from stretto.device.verifier.touched import Touched, check_coverage, check_templates
+from stretto.device.verifier.touched import ItemRegions, check_coverage, check_templates
 
 
 def verify_form(form: Form, source: Tree[Body] | None = None) -> Proof:
@@ -107,8 +107,8 @@ def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> Proof:
     check_form(program)
     check_symbols(program)
     functions = program.tree.functions
-    touched = Touched({kernel.name: kernel for kernel in program.kernels})
-    check_apart(program, touched)
+    touched = ItemRegions({kernel.name: kernel for kernel in program.kernels})
+    check_called_in_parallel(program, touched)
     orders = Orders()
     places: dict[str, Places] = {}
     accesses: Counter[bool] = Counter()
@@ -123,10 +123,10 @@ def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> Proof:
     check_aliases(program, places, touched)
     found: Origins = {}
     if source is not None:
-        found = origins(program, normalize(source), touched)
+        found = check_conformance(program, normalize(source), touched)
     if program.units > 1:
         relevant = relevance(program.tree, program.kernels)
-        alone = apart_functions(program.tree)  # each unit runs these without the others
+        alone = functions_in_parallel_loops(program.tree)  # each unit runs these without the others
         own = own_lists(program, touched)
         for function in functions:
             if function.name in alone:
@@ -136,7 +136,7 @@ def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> Proof:
             if function.name == "main":
                 calls = OwnListCalls(program, own)
             else:
-                matters = apart_from(own, matters)
+                matters = excluding_lists(own, matters)
             finder = RaceFinder(places[function.name], matters, orders, touched, found, calls)
             finder.check(function.body, function.name)
     check_initialisation(program, places, orders, touched)

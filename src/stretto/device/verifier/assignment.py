@@ -30,7 +30,7 @@ from stretto.device.tree import (
     swaps,
     walk,
 )
-from stretto.device.verifier.touched import Touched
+from stretto.device.verifier.touched import ItemRegions
 from stretto.errors import VerifyError
 from stretto.ir.sizes import Symbol
 
@@ -105,7 +105,7 @@ def _assigned(loop: For[Schedule]) -> Iterator[Reg]:
 def check_registers(
     function: TreeFunction[Schedule],
     externals: Iterable[Buffer],
-    touched: Touched,
+    touched: ItemRegions,
 ) -> None:
     """Raise VerifyError for a register that is used before it is assigned.
 
@@ -152,15 +152,15 @@ def relevance(
     """Return, for each function, a predicate on regions: True if an access to the region can be
     part of a conflict."""
     written = written_externals(tree, kernels)
-    still = _still_params(tree, written)
+    still = _constant_params(tree, written)
 
     def of(function: TreeFunction[L]) -> Callable[[Region], bool]:
-        return lambda region: not _is_still(region.buffer, still[function.name], written)
+        return lambda region: not _is_never_written(region.buffer, still[function.name], written)
 
     return of
 
 
-def _is_still(buffer: Buffer, params: set[str], written: frozenset[str]) -> bool:
+def _is_never_written(buffer: Buffer, params: set[str], written: frozenset[str]) -> bool:
     match buffer.kind:
         case "local" | "items":
             return False
@@ -170,7 +170,7 @@ def _is_still(buffer: Buffer, params: set[str], written: frozenset[str]) -> bool
             return buffer.name not in written
 
 
-def _still_params(tree: Tree[L], written: frozenset[str]) -> dict[str, set[str]]:
+def _constant_params(tree: Tree[L], written: frozenset[str]) -> dict[str, set[str]]:
     """Return for each function the params that are bound only to memory that is never written."""
     still = {f.name: {p.name for p in f.tensors if p not in f.written} for f in tree.functions}
     changed = True
@@ -179,7 +179,7 @@ def _still_params(tree: Tree[L], written: frozenset[str]) -> dict[str, set[str]]
         for function in tree.functions:
             for call in function_calls(function):
                 for param, access in call.tensors:
-                    if param.name in still[call.function] and not _is_still(
+                    if param.name in still[call.function] and not _is_never_written(
                         access.buffer, still[function.name], written
                     ):
                         still[call.function].discard(param.name)
@@ -196,7 +196,7 @@ def _still_params(tree: Tree[L], written: frozenset[str]) -> dict[str, set[str]]
 Relevant = Callable[[Region], bool]
 
 
-def own_lists(program: DeviceProgram, touched: Touched) -> frozenset[str]:
+def own_lists(program: DeviceProgram, touched: ItemRegions) -> frozenset[str]:
     """Return the names of the lists that in all functions but `main` a single unit accesses,
     always the same one, and under this name only."""
     units: dict[str, set[int]] = {}
@@ -228,12 +228,12 @@ class OwnListCalls:
                 yield from leaves(one.body)
 
 
-def apart_from(own: frozenset[str], relevant: Relevant) -> Relevant:
+def excluding_lists(own: frozenset[str], relevant: Relevant) -> Relevant:
     """Return a predicate for regions that are relevant and not of the lists of these names."""
     return lambda region: region.buffer.name not in own and relevant(region)
 
 
-def _accesses(schedule: Schedule, touched: Touched) -> set[tuple[str, int]]:
+def _accesses(schedule: Schedule, touched: ItemRegions) -> set[tuple[str, int]]:
     return {
         (region.buffer.name, unit)
         for unit, items in enumerate(schedule.units)

@@ -46,7 +46,7 @@ from stretto.device.tree import (
     trip_count,
     walk,
 )
-from stretto.device.verifier.touched import Touched
+from stretto.device.verifier.touched import ItemRegions
 from stretto.errors import VerifyError
 from stretto.ir.sizes import Quantity, Symbol
 
@@ -61,7 +61,7 @@ MOST_POINTS = 1 << 20
 run."""
 
 
-def check_bounds(function: TreeFunction[Schedule], touched: Touched) -> None:
+def check_bounds(function: TreeFunction[Schedule], touched: ItemRegions) -> None:
     """Raise VerifyError for an access of the function that is certainly out of range."""
     known = loop_ranges(function)
     # The leaves that run in every iteration of the loops around them.
@@ -83,7 +83,7 @@ def check_bounds(function: TreeFunction[Schedule], touched: Touched) -> None:
                 pass
 
 
-def _check_once(kernel: Kernel, known: Known, touched: Touched) -> None:
+def _check_once(kernel: Kernel, known: Known, touched: ItemRegions) -> None:
     """Check a kernel once for each set of ranges of the registers that it reads."""
     names = {reg.name for reg in touched.registers(kernel.name)}
     mine = {reg: interval for reg, interval in known.items() if reg.name in names}
@@ -221,7 +221,7 @@ class StageBounds:
     # ---- point by point ------------------------------------------------------------------------
     def _inside_everywhere(self, index: Index, end: int | None, guards: Guards) -> bool:
         values = (Position(index), *(condition for condition, _ in guards))
-        if any(_takes_a_run(value) for value in values):
+        if any(_depends_on_run_time(value) for value in values):
             return True
         atoms = [atom for value in values for atom in expr_atoms(value)]
         used = sorted({atom.number for atom in atoms if isinstance(atom, Var)})
@@ -237,7 +237,7 @@ class StageBounds:
         return not bool(outside.any())
 
 
-def _takes_a_run(expr: Expr) -> bool:
+def _depends_on_run_time(expr: Expr) -> bool:
     """Return True if the value depends on registers, sizes or memory."""
     return any(
         isinstance(part, Load) or (isinstance(part, Apply) and part.function == "checked")

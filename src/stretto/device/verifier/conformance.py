@@ -32,7 +32,7 @@ from stretto.device.tree import (
     rebuilt,
     with_inputs,
 )
-from stretto.device.verifier.touched import Touched
+from stretto.device.verifier.touched import ItemRegions
 from stretto.errors import VerifyError
 
 L = TypeVar("L")
@@ -62,7 +62,7 @@ Origins = Mapping[int, Origin]
 """The origin of each leaf, by the `id` of its schedule."""
 
 
-def origins(program: DeviceProgram, source: Tree[Body], touched: Touched) -> Origins:
+def check_conformance(program: DeviceProgram, source: Tree[Body], touched: ItemRegions) -> Origins:
     """Return the origin of each leaf. Raise VerifyError if the program differs from its source in
     more than the order."""
     if program.tree.externals != source.externals:
@@ -84,7 +84,7 @@ def _check_signature(ours: TreeFunction[Schedule], theirs: TreeFunction[Body]) -
 
 
 class _Comparison:
-    def __init__(self, touched: Touched) -> None:
+    def __init__(self, touched: ItemRegions) -> None:
         self._touched = touched
         self.found: dict[int, Origin] = {}
 
@@ -146,7 +146,7 @@ class _Needed:
     checks: int
 
 
-def _needed(body: Body, touched: Touched) -> dict[str, _Needed]:
+def _needed(body: Body, touched: ItemRegions) -> dict[str, _Needed]:
     versions: Counter[str] = Counter()
     checks = 0
     needed: dict[str, _Needed] = {}
@@ -163,7 +163,7 @@ def _needed(body: Body, touched: Touched) -> dict[str, _Needed]:
 
 
 def _check_registers(
-    items: tuple[Item, ...], needed: Mapping[str, _Needed], touched: Touched
+    items: tuple[Item, ...], needed: Mapping[str, _Needed], touched: ItemRegions
 ) -> None:
     versions: Counter[str] = Counter()
     checks = 0
@@ -187,7 +187,7 @@ def _check_registers(
                 pass
 
 
-def check_unit_order(items: tuple[Item, ...], origin: Origin, touched: Touched) -> None:
+def check_unit_order(items: tuple[Item, ...], origin: Origin, touched: ItemRegions) -> None:
     """Check that each unit accesses any memory in the order of the source.
 
     Most units keep the order of the source as a whole, which is tested first and quickly.

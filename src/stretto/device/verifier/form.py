@@ -56,7 +56,7 @@ from stretto.device.tree import (
     walk,
 )
 from stretto.device.user_kernels import kernel_of, whole_dims
-from stretto.device.verifier.parallel import apart_schedules
+from stretto.device.verifier.parallel import parallel_schedules
 from stretto.errors import VerifyError
 from stretto.ir.size_bounds import at_most
 from stretto.ir.types import DType
@@ -175,7 +175,7 @@ def check_form(program: DeviceProgram) -> None:
     _check_frames(program)
     buffers = {name: frozenset(kernel_buffers(kernel)) for name, kernel in kernels.items()}
     check_kernels(program.kernels)
-    apart = apart_schedules(program.tree)
+    apart = parallel_schedules(program.tree)
     for function in program.tree.functions:
         scope = _scope(function, program.tree.externals)
         for node in walk(function.body):

@@ -31,7 +31,7 @@ from stretto.device.regions import (
 from stretto.device.tree import Call, Leaf, TreeFunction, leaves, rotation, walk
 from stretto.device.verifier.assignment import function_calls
 from stretto.device.verifier.form import kernel_buffers
-from stretto.device.verifier.touched import Touched
+from stretto.device.verifier.touched import ItemRegions
 from stretto.errors import VerifyError
 from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size
@@ -257,19 +257,21 @@ def _is_static(buffer: Buffer) -> bool:
 # checks the memory that calls bind to params, and the buffers of single kernels.
 
 
-Stands = Mapping[str, Mapping[str, frozenset[str]]]
+BoundExternals = Mapping[str, Mapping[str, frozenset[str]]]
 """For each function and each of its params, the external buffers that it may be bound to."""
 
 Pairs = Mapping[str, Collection[frozenset[str]]]
 """For each function, the pairs of its params that one call may bind to overlapping memory."""
 
 
-def check_aliases(program: DeviceProgram, places: Mapping[str, Places], touched: Touched) -> None:
+def check_aliases(
+    program: DeviceProgram, places: Mapping[str, Places], touched: ItemRegions
+) -> None:
     """Raise VerifyError if written memory has two names, or if a function does not declare a param
     that it writes."""
     functions = {function.name: function for function in program.tree.functions}
-    stands = _stands(functions)
-    pairs = _pairs(functions, places, stands)
+    bound_externals = _bound_externals(functions)
+    pairs = _pairs(functions, places, bound_externals)
     for function in functions.values():
         written = _written(function, functions, touched)
         for buffer in written:
@@ -277,9 +279,11 @@ def check_aliases(program: DeviceProgram, places: Mapping[str, Places], touched:
                 raise VerifyError(
                     f"function {function.name} writes {buffer.name}, which it does not declare"
                 )
-        _check_externals(function, {b.name for b in written}, stands, touched)
+        _check_externals(function, {b.name for b in written}, bound_externals, touched)
         name = function.name
-        meet = partial(_may_meet, places=places[name], stands=stands[name], pairs=pairs[name])
+        meet = partial(
+            _may_meet, places=places[name], bound_externals=bound_externals[name], pairs=pairs[name]
+        )
         for call in function_calls(function):
             _check_call(call, functions[call.function], meet)
         for kernel in {kernel for leaf in leaves(function.body) for kernel in leaf.kernels}:
@@ -289,7 +293,7 @@ def check_aliases(program: DeviceProgram, places: Mapping[str, Places], touched:
 def _written(
     function: TreeFunction[Schedule],
     functions: Mapping[str, TreeFunction[Schedule]],
-    touched: Touched,
+    touched: ItemRegions,
 ) -> set[Buffer]:
     """Return the buffers that a function writes, itself or through params of its callees."""
     found: set[Buffer] = set()
@@ -302,8 +306,8 @@ def _written(
     return found
 
 
-def _stands(functions: Mapping[str, TreeFunction[Schedule]]) -> Stands:
-    stands: dict[str, dict[str, frozenset[str]]] = {
+def _bound_externals(functions: Mapping[str, TreeFunction[Schedule]]) -> BoundExternals:
+    bound_externals: dict[str, dict[str, frozenset[str]]] = {
         name: {param.name: frozenset[str]() for param in function.tensors}
         for name, function in functions.items()
     }
@@ -313,11 +317,11 @@ def _stands(functions: Mapping[str, TreeFunction[Schedule]]) -> Stands:
         for name, function in functions.items():
             for call in function_calls(function):
                 for param, access in call.tensors:
-                    theirs = stands[call.function]
-                    more = theirs[param.name] | _memory(access.buffer, stands[name])
+                    theirs = bound_externals[call.function]
+                    more = theirs[param.name] | _memory(access.buffer, bound_externals[name])
                     changed = changed or more != theirs[param.name]
                     theirs[param.name] = more
-    return stands
+    return bound_externals
 
 
 def _memory(buffer: Buffer, params: Mapping[str, frozenset[str]]) -> frozenset[str]:
@@ -328,12 +332,15 @@ def _memory(buffer: Buffer, params: Mapping[str, frozenset[str]]) -> frozenset[s
 
 
 def _check_externals(
-    function: TreeFunction[Schedule], written: set[str], stands: Stands, touched: Touched
+    function: TreeFunction[Schedule],
+    written: set[str],
+    bound_externals: BoundExternals,
+    touched: ItemRegions,
 ) -> None:
     """Check that no param is bound to an external buffer that the function also accesses by its
     own name."""
     own = {buffer.name for buffer in _accessed(function, touched)}
-    for param, externals in stands[function.name].items():
+    for param, externals in bound_externals[function.name].items():
         for name in sorted(externals & own):
             if param in written or name in written:
                 raise VerifyError(
@@ -342,7 +349,7 @@ def _check_externals(
                 )
 
 
-def _accessed(function: TreeFunction[Schedule], touched: Touched) -> Iterator[Buffer]:
+def _accessed(function: TreeFunction[Schedule], touched: ItemRegions) -> Iterator[Buffer]:
     for node in walk(function.body):
         match node:
             case Leaf(schedule):
@@ -357,14 +364,21 @@ def _accessed(function: TreeFunction[Schedule], touched: Touched) -> Iterator[Bu
 
 
 def _pairs(
-    functions: Mapping[str, TreeFunction[Schedule]], places: Mapping[str, Places], stands: Stands
+    functions: Mapping[str, TreeFunction[Schedule]],
+    places: Mapping[str, Places],
+    bound_externals: BoundExternals,
 ) -> Pairs:
     found = {name: set[frozenset[str]]() for name in functions}
     changed = True
     while changed:
         changed = False
         for name, function in functions.items():
-            meet = partial(_may_meet, places=places[name], stands=stands[name], pairs=found[name])
+            meet = partial(
+                _may_meet,
+                places=places[name],
+                bound_externals=bound_externals[name],
+                pairs=found[name],
+            )
             for call in function_calls(function):
                 theirs = found[call.function]
                 before = len(theirs)
@@ -385,7 +399,7 @@ def _may_meet(
     b: Region,
     *,
     places: Places,
-    stands: Mapping[str, frozenset[str]],
+    bound_externals: Mapping[str, frozenset[str]],
     pairs: Collection[frozenset[str]],
 ) -> bool:
     """Return True if two regions of a function may overlap in some call of it. Params are compared
@@ -396,7 +410,7 @@ def _may_meet(
         return True
     for one, other in ((a.buffer, b.buffer), (b.buffer, a.buffer)):
         if one.kind == "param" and other.kind != "param":
-            return other.name in stands[one.name]
+            return other.name in bound_externals[one.name]
     return False
 
 
@@ -415,7 +429,7 @@ def _check_call(
                 )
 
 
-def _check_kernel(name: str, places: Places, touched: Touched) -> None:
+def _check_kernel(name: str, places: Places, touched: ItemRegions) -> None:
     """Check that a kernel does not write memory under a second name: its tasks, and the elements
     of a stage, have no order."""
     regions = touched.kernel(name)

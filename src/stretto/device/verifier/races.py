@@ -31,7 +31,7 @@ from stretto.device.verifier.assignment import OwnListCalls
 from stretto.device.verifier.conformance import Origins, what_of
 from stretto.device.verifier.ordering import Orders
 from stretto.device.verifier.places import Places
-from stretto.device.verifier.touched import Touched
+from stretto.device.verifier.touched import ItemRegions
 from stretto.errors import VerifyError
 
 Numbers = NDArray[np.int64]
@@ -92,13 +92,13 @@ class RaceFinder(Facts[Schedule, Pending]):
         places: Places,
         relevant: Callable[[Region], bool],
         orders: Orders,
-        touched: Touched,
+        touched: ItemRegions,
         origins: Origins,
         calls: OwnListCalls | None = None,
     ) -> None:
         super().__init__()
         self._calls = calls
-        self._behind: dict[str, Pending] = {}
+        self._after_call: dict[str, Pending] = {}
         self._origins = origins
         self._places = places
         self._relevant = relevant
@@ -117,7 +117,7 @@ class RaceFinder(Facts[Schedule, Pending]):
         self._later = later_names(body, self._names, returns=name != "main")
         pending = self.end(body, {})
         if name != "main":
-            self._require_quiet(pending, f"function {name} returns")
+            self._require_none_pending(pending, f"function {name} returns")
 
     def _names(self, schedule: Schedule) -> set[str]:
         """Return the names of the buffers that a leaf accesses, and of those that may share their
@@ -129,22 +129,22 @@ class RaceFinder(Facts[Schedule, Pending]):
         return {near for name in names for near in self._places.near(name)}
 
     def call(self, call: Call[Schedule], state: Pending) -> tuple[Node[Schedule], Pending]:
-        self._require_quiet(state, f"function {call.function} is called")
-        return call, self._pending_behind(call.function)
+        self._require_none_pending(state, f"function {call.function} is called")
+        return call, self._pending_after_call(call.function)
 
-    def _pending_behind(self, function: str) -> Pending:
+    def _pending_after_call(self, function: str) -> Pending:
         """Return accesses that one unit alone made in called functions and that other units need
         not know to be finished."""
         if self._calls is None or not self._calls.own:
             return {}
-        if function not in self._behind:
+        if function not in self._after_call:
             pending: dict[tuple[int, str], tuple[Accesses, Mask]] = {}
             for schedule in self._calls.schedules(function):
                 for accesses in self._groups(schedule):
                     if accesses.name in self._calls.own:
-                        _keep(pending, _lasting(accesses), _own_only(accesses, schedule))
-            self._behind[function] = pending
-        return self._behind[function]
+                        _add_pending(pending, _lasting(accesses), _own_only(accesses, schedule))
+            self._after_call[function] = pending
+        return self._after_call[function]
 
     def loop(self, node: Loop[Schedule], state: Pending) -> tuple[Node[Schedule], Pending]:
         """Handle parallel loops. Units run their iterations in any order, so nothing may be
@@ -152,12 +152,12 @@ class RaceFinder(Facts[Schedule, Pending]):
         checks iterations against each other.)"""
         if not is_parallel(node):
             return super().loop(node, state)
-        self._require_quiet(state, "a parallel loop begins")
+        self._require_none_pending(state, "a parallel loop begins")
         if id(node) not in self._apart:
             pending: dict[tuple[int, str], tuple[Accesses, Mask]] = {}
             for schedule in leaves(node.body):
                 for accesses in self._groups(schedule):
-                    _keep(pending, _lasting(accesses), _own_only(accesses, schedule))
+                    _add_pending(pending, _lasting(accesses), _own_only(accesses, schedule))
             self._apart[id(node)] = pending
         return node, self._apart[id(node)]
 
@@ -169,10 +169,10 @@ class RaceFinder(Facts[Schedule, Pending]):
     def merge(self, a: Pending, b: Pending) -> Pending:
         merged = dict(a)
         for accesses, seen in b.values():
-            _keep(merged, accesses, seen)
+            _add_pending(merged, accesses, seen)
         return merged
 
-    def _require_quiet(self, pending: Pending, when: str) -> None:
+    def _require_none_pending(self, pending: Pending, when: str) -> None:
         for accesses, seen in pending.values():
             row = int((~seen).any(axis=1).argmax())
             raise VerifyError(
@@ -227,12 +227,12 @@ class RaceFinder(Facts[Schedule, Pending]):
         told = leaf.end_start.T
         for accesses, seen in pending.values():
             if later is None or accesses.name in later:
-                _keep(after, accesses, seen | compose(seen, told))
+                _add_pending(after, accesses, seen | compose(seen, told))
         for accesses in leaf.lasting:
             if later is None or accesses.name in later:
                 seen = accesses.indices[:, None] < leaf.end_done[:, accesses.units].T
                 seen[np.arange(len(seen)), accesses.units] = True
-                _keep(after, accesses, seen)
+                _add_pending(after, accesses, seen)
         return after
 
     # ---- conflicts -----------------------------------------------------------------------------
@@ -343,7 +343,7 @@ def _in_order(a: Accesses, b: Accesses, first: Mask, second: Mask) -> Mask:
     return first if b.place < a.place else second
 
 
-def _keep(
+def _add_pending(
     pending: dict[tuple[int, str], tuple[Accesses, Mask]], accesses: Accesses, seen: Mask
 ) -> None:
     key = accesses.key
