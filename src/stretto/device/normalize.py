@@ -46,6 +46,7 @@ from stretto.device.tree import (
     TreeFunction,
     children,
     is_parallel,
+    joined,
     leaves,
     map_leaves,
     map_tree,
@@ -65,15 +66,7 @@ def normalize(tree: Tree[Body]) -> Tree[Body]:
 
 def sequence(nodes: list[BodyNode]) -> BodyNode:
     """Return the nodes in order as one node, with leaves joined and inner sequences flattened."""
-    flat: list[BodyNode] = []
-    for node in nodes:
-        for item in node.children if isinstance(node, Seq) else (node,):
-            last = flat[-1] if flat else None
-            if isinstance(item, Leaf) and isinstance(last, Leaf):
-                flat[-1] = Leaf(last.body + item.body)
-            elif not (isinstance(item, Leaf) and not item.body):
-                flat.append(item)
-    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+    return joined(nodes, lambda one, other: one + other, lambda body: not body)
 
 
 def _function(function: TreeFunction[Body]) -> TreeFunction[Body]:

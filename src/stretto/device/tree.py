@@ -220,11 +220,23 @@ def rebuilt(node: Node[L], parts: Sequence[Node[M]]) -> Node[M]:
             raise TypeError(f"a {type(node).__name__} has nothing below it")
 
 
-def joined(nodes: Sequence[Node[L]]) -> Node[L]:
-    """Return the nodes in order as one node, with inner sequences flattened."""
+def joined(
+    nodes: Iterable[Node[L]],
+    merge: Callable[[L, L], L] | None = None,
+    is_nothing: Callable[[L], bool] = lambda _: False,
+) -> Node[L]:
+    """Return the nodes in order as one node, with inner sequences flattened.
+
+    merge: joins the bodies of adjacent leaves. is_nothing: bodies of leaves that are left out.
+    """
     flat: list[Node[L]] = []
     for node in nodes:
-        flat.extend(node.children if isinstance(node, Seq) else (node,))
+        for item in node.children if isinstance(node, Seq) else (node,):
+            last = flat[-1] if flat else None
+            if merge is not None and isinstance(item, Leaf) and isinstance(last, Leaf):
+                flat[-1] = Leaf(merge(last.body, item.body))
+            elif not (isinstance(item, Leaf) and is_nothing(item.body)):
+                flat.append(item)
     return flat[0] if len(flat) == 1 else Seq(tuple(flat))
 
 

@@ -43,7 +43,7 @@ from stretto.device.plan import (
     is_unlikely,
     needs_host,
 )
-from stretto.device.program import DeviceProgram, Item, Run, Schedule
+from stretto.device.program import DeviceProgram, Item, Run, Schedule, assigned_registers
 from stretto.device.regions import item_regions
 from stretto.device.runs import called, reached
 from stretto.device.tree import (
@@ -97,7 +97,7 @@ def _why_not(branch: If[Schedule], on_host: Asked, outer: tuple[Reg, ...]) -> st
     """As `why_not_predicated`, without library calls; `outer` are the conditions of branches
     around it."""
     guards = (*outer, branch.condition)
-    if changed := sorted({*guards} & {*_assigned(branch)}, key=lambda reg: reg.name):
+    if changed := sorted({*guards} & {*assigned_registers(branch)}, key=lambda reg: reg.name):
         return f"an arm changes {changed[0].name}, which decides"
     for arm in children(branch):
         for node in flattened(arm):
@@ -108,13 +108,6 @@ def _why_not(branch: If[Schedule], on_host: Asked, outer: tuple[Reg, ...]) -> st
             if (reason := _why_not(node, on_host, guards)) is not None:
                 return reason
     return None
-
-
-def _assigned(node: Node[Schedule]) -> Iterator[Reg]:
-    for inner in walk(node):
-        yield from assigns(inner)
-    for schedule in leaves(node):
-        yield from (item.reg for item in schedule.statements if isinstance(item, Let))
 
 
 MOST_KERNELS = 400

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from heapq import heappop, heappush
+from itertools import accumulate, product
 from typing import Protocol
 
 import numpy as np
@@ -165,6 +166,29 @@ def equal_blocks(tasks: int, units: int) -> Parts:
         for unit in range(units)
         if bounds[unit] < bounds[unit + 1]
     )
+
+
+def levelled(kernel: Kernel, free: Sequence[float], costs: CostModel) -> Parts | None:
+    """Return blocks sized so that all units finish together, given when each is free; None if they
+    are about equally free."""
+    each = task_seconds(kernel, costs)
+    if max(free) - min(free) < each / 2:
+        return None
+    loads = sorted((time, unit) for unit, time in enumerate(free))
+    sizes = [0] * len(free)
+    for _ in range(kernel.tasks):
+        time, unit = heappop(loads)
+        sizes[unit] += 1
+        heappush(loads, (time + each, unit))
+    starts = accumulate(sizes, initial=0)
+    return tuple(
+        Part(u, start, n) for u, (start, n) in enumerate(zip(starts, sizes, strict=False)) if n
+    )
+
+
+def is_small(item: Statement, costs: CostModel) -> bool:
+    """True if the item takes less time than `CostModel.small_waits` waits."""
+    return kernel_seconds(item, costs) < costs.small_waits * costs.wait_seconds
 
 
 def by_priority(body: Body, costs: CostModel) -> list[Node]:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from stretto.device.expr import Buffer, Reg, limit_register
 from stretto.device.flow import Facts, Loop
 from stretto.device.operator import Kernel
-from stretto.device.program import DeviceProgram, Run, Schedule
+from stretto.device.program import DeviceProgram, Run, Schedule, assigned_registers
 from stretto.device.regions import Region, statement_reads, written_buffers
 from stretto.device.runs import called, reached
 from stretto.device.tree import (
@@ -17,12 +17,10 @@ from stretto.device.tree import (
     Check,
     For,
     If,
-    Leaf,
     Let,
     Node,
     Tree,
     TreeFunction,
-    assigns,
     is_parallel,
     leaves,
     reads,
@@ -80,7 +78,7 @@ class Assignment(Facts[Schedule, Assigned]):
         iterations and after the loop."""
         if not is_parallel(node):
             return super().loop(node, state)
-        kept = state - {reg.name for reg in _assigned(node)}
+        kept = state - {reg.name for reg in assigned_registers(node)}
         return super().loop(node, kept)[0], kept
 
     def decide(self, node: Loop[Schedule] | If[Schedule], state: Assigned) -> None:
@@ -92,14 +90,6 @@ class Assignment(Facts[Schedule, Assigned]):
 
     def merge(self, a: Assigned, b: Assigned) -> Assigned:
         return a & b
-
-
-def _assigned(loop: For[Schedule]) -> Iterator[Reg]:
-    """Yield the registers that an iteration assigns."""
-    for node in walk(loop):
-        yield from assigns(node)
-        if isinstance(node, Leaf):
-            yield from (item.reg for item in node.body.statements if isinstance(item, Let))
 
 
 def check_registers(

@@ -31,7 +31,9 @@ from stretto.schedule.policy import (
     Times,
     Writers,
     equal_blocks,
+    is_small,
     kernel_seconds,
+    levelled,
     only_parts,
     register,
     task_seconds,
@@ -128,7 +130,9 @@ class ListPlanner:
         if kernel.tasks == 1:
             return
         if (ready == ready[0]).all():
-            yield self._levelled(kernel, np.maximum(timeline.free, ready[0]))
+            free = [float(time) for time in np.maximum(timeline.free, ready[0])]
+            parts = levelled(kernel, free, self._costs)
+            yield equal_blocks(kernel.tasks, self._units) if parts is None else parts
         else:
             found = self._earliest(kernel, blocks, ready, timeline.free)
             if len(found) <= 4 * self._units:
@@ -168,22 +172,6 @@ class ListPlanner:
         others[rows, last] = without.max(axis=1)
         return np.maximum(over, others + self._costs.wait_seconds)
 
-    def _levelled(self, kernel: Kernel, start: Times) -> Parts:
-        """Return blocks sized so that all units finish together; equal ones if the units are about
-        equally free."""
-        each = task_seconds(kernel, self._costs)
-        if start.max() - start.min() < each / 2:
-            return equal_blocks(kernel.tasks, self._units)
-        loads = [(float(time), unit) for unit, time in enumerate(start)]
-        loads.sort()
-        sizes = [0] * self._units
-        for _ in range(kernel.tasks):
-            time, unit = heappop(loads)
-            sizes[unit] += 1
-            heappush(loads, (time + each, unit))
-        starts = np.cumsum([0, *sizes])
-        return tuple(Part(u, int(starts[u]), n) for u, n in enumerate(sizes) if n)
-
     def _earliest(self, kernel: Kernel, blocks: Parts, ready: Times, free: Times) -> Parts:
         """Assign each block, in order, to the unit on which it finishes first, and join neighbours
         on one unit."""
@@ -205,8 +193,7 @@ class ListPlanner:
     def _best(self, node: Node, fits: list[Step]) -> Step:
         """Return the candidate that finishes first. A small kernel is split only if no unit has to
         wait."""
-        least = self._costs.small_waits * self._costs.wait_seconds
-        if kernel_seconds(node.item, self._costs) < least:
+        if is_small(node.item, self._costs):
             fits = [fit for fit in fits if len(fit.units) == 1 or not fit.after] or fits
         return min(fits, key=_end)
 

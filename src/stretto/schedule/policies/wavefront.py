@@ -24,11 +24,11 @@ from stretto.schedule.policy import (
     Placed,
     by_priority,
     equal_blocks,
-    kernel_seconds,
+    is_small,
+    levelled,
     only_parts,
     part_seconds,
     register,
-    task_seconds,
     waves,
 )
 
@@ -193,11 +193,6 @@ class _WavefrontPlanner:
     def rotate(self, pairs: Rotation) -> None:
         self._producers.rotate(pairs)
 
-    def _is_small(self, item: Statement) -> bool:
-        """True if the item takes less time than `CostModel.small_waits` waits."""
-        least = self._costs.small_waits * self._costs.wait_seconds
-        return kernel_seconds(item, self._costs) < least
-
     def _candidates(self, item: Statement) -> Iterator[Parts]:
         """Yield ways to divide the tasks among the units; on ties the earlier one is taken."""
         only = only_parts(item, self._units) if isinstance(item, Kernel) else ()
@@ -209,9 +204,10 @@ class _WavefrontPlanner:
             following = self._following(item, blocks)
             if following is not None:
                 yield following
-            if not self._is_small(item):
+            if not is_small(item, self._costs):
                 yield blocks
-                yield from self._levelled(item)
+                if (parts := levelled(item, self._free, self._costs)) is not None:
+                    yield parts
         for unit in self._single_units(item):
             yield (Part(unit, 0, item.tasks),)
 
@@ -231,22 +227,6 @@ class _WavefrontPlanner:
             first += count
         return tuple(parts) if len(parts) <= 4 * self._units else None
 
-    def _levelled(self, kernel: Kernel) -> Iterator[Parts]:
-        """Yield blocks sized so that all units finish together, if the units are not about equally
-        free."""
-        each = task_seconds(kernel, self._costs)
-        if max(self._free) - min(self._free) < each / 2:
-            return
-        count = kernel.tasks
-        loads = list(self._free)
-        sizes = [0] * self._units
-        for _ in range(count):
-            unit = loads.index(min(loads))
-            loads[unit] += each
-            sizes[unit] += 1
-        starts = [sum(sizes[:unit]) for unit in range(self._units)]
-        yield tuple(Part(u, starts[u], sizes[u]) for u in range(self._units) if sizes[u])
-
     def _single_units(self, kernel: Kernel) -> list[int]:
         """Return the units to try for the whole kernel: the one that produced most of its inputs,
         and the one free earliest. With at most four units, all of them."""
@@ -260,7 +240,7 @@ class _WavefrontPlanner:
     def _best(self, item: Statement, fits: list[_Fit]) -> _Fit:
         """Return the candidate that finishes first; a small kernel is split only if no unit has to
         wait."""
-        if self._is_small(item):
+        if is_small(item, self._costs):
             fits = [fit for fit in fits if len(fit.parts) == 1 or not fit.after] or fits
         return min(fits, key=lambda fit: fit.finish)
 
