@@ -29,8 +29,7 @@ from stretto.machines.cuda.machine import LIBRARY
 from stretto.machines.machine import HOST, LibraryChoice
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
-from stretto.schedule.launch_graph import with_own_memory
-from stretto.schedule.launch_order import (
+from stretto.schedule.launch_graph import (
     Before,
     Opara,
     Order,
@@ -40,6 +39,7 @@ from stretto.schedule.launch_order import (
     opara_streams,
     program_order,
     taken_one_by_one,
+    with_own_memory,
 )
 from stretto.schedule.plan import make_plan
 from stretto.schedule.plan_cost import Enqueued, Profiled, plan_seconds, profiled

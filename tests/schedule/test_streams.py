@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.scheduling.enqueuing import all_orders, breadth_first, depth_first, random_order
 from stretto.device.launch_graph import Arrangement, ancestors
-from stretto.schedule.launch_order import (
+from stretto.schedule.launch_graph import (
     Before,
     Opara,
     arranged,

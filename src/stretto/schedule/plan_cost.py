@@ -25,8 +25,7 @@ from stretto.device.tree import (
     reads,
 )
 from stretto.device.verifier.plans import Marks, as_program, verify_arrangement, verify_graph
-from stretto.schedule.launch_graph import plan_graph
-from stretto.schedule.launch_order import Opara, arranged, opara_streams
+from stretto.schedule.launch_graph import Opara, arranged, opara_streams, plan_graph
 from stretto.simulator.control import Choices, DefaultChoices, leaf_numbers
 from stretto.simulator.devices import BlockNeeds, Device
 from stretto.simulator.graph_run import (

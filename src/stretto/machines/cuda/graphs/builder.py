@@ -25,8 +25,7 @@ from stretto.machines.cuda.graphs.store import Pool
 from stretto.machines.cuda.graphs.words import WORD, Operation, encoded, follow
 from stretto.machines.cuda.interpretation import Interpretation
 from stretto.machines.cuda.launch import Invocation
-from stretto.schedule.launch_graph import plan_graph
-from stretto.schedule.launch_order import Opara, arranged, opara_streams, program_order
+from stretto.schedule.launch_graph import Opara, arranged, opara_streams, plan_graph, program_order
 from stretto.schedule.plan_cost import profiles_of
 from stretto.simulator.devices import device_for
 
