@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
+from stretto.device import program
 from stretto.device.expr import (
     Access,
     Apply,
@@ -23,17 +24,6 @@ from stretto.device.expr import (
 )
 from stretto.device.forms import Items, LeafItem
 from stretto.device.operator import Kernel, LibraryCall, Operator, Span, Stage
-from stretto.device.program import (
-    DeviceProgram,
-    FrameLayout,
-    Item,
-    Placement,
-    Run,
-    Schedule,
-    SizedPlacement,
-    aligned,
-    sized_bytes,
-)
 from stretto.device.regions import Body, Statement
 from stretto.device.runs import functions_in_parallel_loops
 from stretto.device.tree import (
@@ -124,7 +114,7 @@ class _Normalizer:
 # meaning that any schedule must preserve.
 
 
-def sequential(tree: Tree[Body]) -> DeviceProgram:
+def sequential(tree: Tree[Body]) -> program.DeviceProgram:
     """Return the single-unit program of a tree of kernels. Different kernels of one name are all
     listed, so that verification rejects them."""
     tree = normalize(tree)
@@ -135,7 +125,7 @@ def sequential(tree: Tree[Body]) -> DeviceProgram:
             others.append(kernel)
     apart = functions_in_parallel_loops(tree)
     functions = tuple(f.with_body(_body(f.body, f.name in apart)) for f in tree.functions)
-    return DeviceProgram(
+    return program.DeviceProgram(
         1,
         Tree(functions, tree.externals),
         (*kernels.values(), *others),
@@ -171,48 +161,48 @@ def single_kernels(tree: Tree[Items]) -> Tree[Body]:
     return map_tree(tree, lambda items: tuple(map(kernel, items)))
 
 
-def _body(body: Node[Body], is_apart: bool) -> Node[Schedule]:
+def _body(body: Node[Body], is_apart: bool) -> Node[program.Schedule]:
     """Schedule a body for one unit. is_apart: parallel loops call the function."""
     return map_leaves(body, lambda items: _schedule(items, 0)) if is_apart else _node(body)
 
 
-def _node(node: Node[Body]) -> Node[Schedule]:
+def _node(node: Node[Body]) -> Node[program.Schedule]:
     match node:
         case Leaf(body):
             return Leaf(_schedule(body, 1))
         case Call():
-            return cast("Call[Schedule]", node)
+            return cast("Call[program.Schedule]", node)
         case _ if is_parallel(node):
             return map_leaves(node, lambda body: _schedule(body, 0))
         case _:
             return rebuilt(node, [_node(child) for child in children(node)])
 
 
-def _schedule(body: Body, steps: int) -> Schedule:
+def _schedule(body: Body, steps: int) -> program.Schedule:
     items = tuple(_items(body))
-    return Schedule((items,), steps if items else 0)
+    return program.Schedule((items,), steps if items else 0)
 
 
-def _items(body: Body) -> Iterator[Item]:
+def _items(body: Body) -> Iterator[program.Item]:
     for item in body:
         if not isinstance(item, Kernel):
             yield item
         elif not item.is_static:
-            yield Run(item.name, 0, None)
+            yield program.Run(item.name, 0, None)
         elif item.tasks:
-            yield Run(item.name, 0, item.tasks)
+            yield program.Run(item.name, 0, item.tasks)
 
 
-def _frame(function: TreeFunction[Body]) -> FrameLayout:
-    placements: list[tuple[str, Placement]] = []
+def _frame(function: TreeFunction[Body]) -> program.FrameLayout:
+    placements: list[tuple[str, program.Placement]] = []
     end = 0
     for buffer in function.locals:
         if buffer.is_sized:
             continue
-        size = aligned(buffer.nbytes)
-        placements.append((buffer.name, Placement(end, size)))
+        size = program.aligned(buffer.nbytes)
+        placements.append((buffer.name, program.Placement(end, size)))
         end += size
-    sized = [(b.name, sized_bytes(b)) for b in function.locals if b.is_sized]
-    slots = tuple(aligned(nbytes) for _, nbytes in sized)
-    own = ((name, SizedPlacement(n, 0, nbytes)) for n, (name, nbytes) in enumerate(sized))
-    return FrameLayout(end, tuple(placements), slots, tuple(own))
+    sized = [(b.name, program.sized_bytes(b)) for b in function.locals if b.is_sized]
+    slots = tuple(program.aligned(nbytes) for _, nbytes in sized)
+    own = ((name, program.SizedPlacement(n, 0, nbytes)) for n, (name, nbytes) in enumerate(sized))
+    return program.FrameLayout(end, tuple(placements), slots, tuple(own))

@@ -144,13 +144,6 @@ def _closed(items: OpenBody, choose: _Choose, costs: CostModel) -> Body:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """Other variants for some kernels, keyed by the kernel's index in the leaf."""
-
-    variants: tuple[tuple[int, Variant], ...]
-
-
 class _LeafChoice:
     """Search for the variants of one leaf. Places are indices of its items."""
 
@@ -184,23 +177,23 @@ class _LeafChoice:
             trials -= 1
             if trials <= 0:
                 return
-            tried = {**self._now, **dict(change.variants)}
+            tried = self._now | change
             if tried == self._now:
                 continue
             seconds = self._seconds(tried)
             if seconds * GAIN < best:
                 best, self._now = seconds, tried
 
-    def _changes(self) -> Iterator[_Change]:
-        """Yield for each wave its most efficient variants, then other variants of each kernel, the
-        kernels with the most work first."""
+    def _changes(self) -> Iterator[dict[int, Variant]]:
+        """Yield variants by place: for each wave its most efficient variants, then other variants
+        of each kernel, the kernels with the most work first."""
         for wave in self._waves():
-            yield _Change(tuple((n, self._efficient(n)) for n in wave))
+            yield {n: self._efficient(n) for n in wave}
         for n in sorted(self._open, key=self._work, reverse=True):
             others = [one for one in self._open[n].variants if one != self._now[n]]
             others.sort(key=lambda one: one.seconds)
             for variant in others[:MOST_VARIANTS]:
-                yield _Change(((n, variant),))
+                yield {n: variant}
 
     def _waves(self) -> Sequence[Sequence[int]]:
         """Return the places of kernels with a choice, grouped by dependence level (kernels of a

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.device import tree
 from stretto.device.analyses import BufferNames, later_names
 from stretto.device.boxes import Mask
 from stretto.device.expr import Buffer
@@ -26,25 +27,6 @@ from stretto.device.operator import Kernel
 from stretto.device.program import Schedule
 from stretto.device.regions import item_regions
 from stretto.device.runs import called, reached
-from stretto.device.tree import (
-    Call,
-    For,
-    If,
-    Leaf,
-    Node,
-    Rotation,
-    Seq,
-    TreeFunction,
-    is_loop,
-    is_parallel,
-    joined,
-    leaves,
-    map_leaves,
-    rebuilt,
-    rotation,
-    swaps,
-    walk,
-)
 from stretto.schedule.footprint import Footprint
 from stretto.schedule.leaf_waits import AccessRecord, LeafWaits, Pending, SyncSetting, TouchKey
 from stretto.schedule.policy import LeafPlan, Placed
@@ -87,7 +69,7 @@ class SingleUnitLists:
 NO_LISTS = SingleUnitLists({}, {}, {})
 
 
-def own_lists(functions: Sequence[TreeFunction[LeafPlan]]) -> SingleUnitLists:
+def own_lists(functions: Sequence[tree.TreeFunction[LeafPlan]]) -> SingleUnitLists:
     """Return the lists of a planned program that one unit alone accesses in functions."""
     found: dict[str, int] = {}
     accessed: dict[str, frozenset[str]] = {}
@@ -103,9 +85,9 @@ def own_lists(functions: Sequence[TreeFunction[LeafPlan]]) -> SingleUnitLists:
     return SingleUnitLists(unit_of, accessed, {f.name: called(f.body) for f in functions})
 
 
-def _accesses(function: TreeFunction[LeafPlan]) -> Iterator[tuple[str, int]]:
+def _accesses(function: tree.TreeFunction[LeafPlan]) -> Iterator[tuple[str, int]]:
     """Yield each list that a function accesses, with the unit."""
-    for plan in leaves(function.body):
+    for plan in tree.leaves(function.body):
         for placed in plan.placed:
             names = [r.buffer.name for r in item_regions(placed.item) if r.buffer.kind == "list"]
             units = _units(placed) if names else set[int]()
@@ -119,15 +101,15 @@ def _units(placed: Placed) -> set[int]:
     return {SEVERAL_UNITS}
 
 
-def _other_names(function: TreeFunction[LeafPlan]) -> Iterator[str]:
+def _other_names(function: tree.TreeFunction[LeafPlan]) -> Iterator[str]:
     """Yield the lists that are bound to params or rotated, and so have another name for a while."""
-    for node in walk(function.body):
-        if isinstance(node, Call):
+    for node in tree.walk(function.body):
+        if isinstance(node, tree.Call):
             yield from (access.buffer.name for _, access in node.tensors)
-        yield from swaps(rotation(node))
+        yield from tree.swaps(tree.rotation(node))
 
 
-Walked = tuple[Node[LeafWaits], Pending]
+Walked = tuple[tree.Node[LeafWaits], Pending]
 Matters = Callable[[Footprint], bool]
 
 NO_LEAF = -1
@@ -154,21 +136,21 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         self._later: Callable[[LeafPlan], BufferNames | None] = lambda plan: None
         self._renamed: dict[tuple[int, str], tuple[Footprint, Footprint]] = {}
 
-    def function(self, body: Node[LeafPlan]) -> Node[Schedule]:
+    def function(self, body: tree.Node[LeafPlan]) -> tree.Node[Schedule]:
         """Return the body with waits. When a function other than `main` returns, nothing is
         pending."""
         self._later = later_names(body, self._names, returns=not self._is_main)
-        items = body.children if isinstance(body, Seq) else (body,)
+        items = body.children if isinstance(body, tree.Seq) else (body,)
         made, _ = self._with_end_waits(items, {}, None if self._is_main else _everything)
-        return _scheduled(joined(made))
+        return _scheduled(tree.joined(made))
 
-    def apart(self, body: Node[LeafPlan]) -> Node[Schedule]:
+    def apart(self, body: tree.Node[LeafPlan]) -> tree.Node[Schedule]:
         """Return the body of a function that each unit runs by itself."""
-        return _scheduled(map_leaves(body, self._apart))
+        return _scheduled(tree.map_leaves(body, self._apart))
 
-    def sequence(self, children: Sequence[Node[LeafPlan]], state: Pending) -> Walked:
+    def sequence(self, children: Sequence[tree.Node[LeafPlan]], state: Pending) -> Walked:
         made, state = self._with_end_waits(children, state, None)
-        return joined(made), state
+        return tree.joined(made), state
 
     def leaf(self, body: LeafPlan, state: Pending) -> tuple[LeafWaits, Pending]:
         leaf = self._leaf_waits(body, state)
@@ -176,42 +158,42 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
 
     def loop(self, node: Loop[LeafPlan], state: Pending) -> Walked:
         made, state = self._with_entry_waits(node, self._waiting(state))
-        return joined(made), state
+        return tree.joined(made), state
 
-    def call(self, call: Call[LeafPlan], state: Pending) -> Walked:
+    def call(self, call: tree.Call[LeafPlan], state: Pending) -> Walked:
         made = _made(self._waiting(state).settled(_everything))
         behind = self._waiting({})
         if self._is_main:
             for unit in sorted(self._own.pending_behind(call.function)):
                 behind.wait_for(unit, 1)
-        return joined([*made, super().call(call, state)[0], *_made(behind)]), {}
+        return tree.joined([*made, super().call(call, state)[0], *_made(behind)]), {}
 
     def _with_end_waits(
-        self, children: Sequence[Node[LeafPlan]], state: Pending, end: Matters | None
-    ) -> tuple[list[Node[LeafWaits]], Pending]:
+        self, children: Sequence[tree.Node[LeafPlan]], state: Pending, end: Matters | None
+    ) -> tuple[list[tree.Node[LeafWaits]], Pending]:
         """Return the nodes in order, with waits after which everything that matters at the `end`
         is over.
 
         A leaf stays open for the waits of what follows it. A branch at the end has these waits in
         its arms, so an arm that touches nothing waits for no unit.
         """
-        made: list[Node[LeafWaits]] = []
+        made: list[tree.Node[LeafWaits]] = []
         last = self._waiting(state)
         for child in children:
             match child:
-                case Leaf(body):
+                case tree.Leaf(body):
                     made += _made(last)
                     last = self._leaf_waits(body, last.pending())
-                case _ if is_loop(child):
+                case _ if tree.is_loop(child):
                     nodes, state = self._with_entry_waits(child, last)
                     made += nodes
                     last = self._waiting(state)
-                case If() if end and child is children[-1]:
+                case tree.If() if end and child is children[-1]:
                     node, state = self._ended_arms(child, last.pending(), end)
                     made += [*_made(last), node]
                     last = self._waiting(state)
                 case _:
-                    asked = last.settled(_everything) if isinstance(child, Call) else last
+                    asked = last.settled(_everything) if isinstance(child, tree.Call) else last
                     node, state = self.visit(child, asked.pending())
                     made += [*_made(asked), node]
                     last = self._waiting(state)
@@ -219,29 +201,29 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         return [*made, *_made(last)], last.pending()
 
     def _ended_arms(
-        self, branch: If[LeafPlan], state: Pending, end: Matters
-    ) -> tuple[Node[LeafWaits], Pending]:
+        self, branch: tree.If[LeafPlan], state: Pending, end: Matters
+    ) -> tuple[tree.Node[LeafWaits], Pending]:
         """Return a branch whose arms each end with the waits for everything that matters at the
         `end`."""
-        arms: list[Node[LeafWaits]] = []
+        arms: list[tree.Node[LeafWaits]] = []
         states: list[Pending] = []
         for arm in (branch.then, branch.orelse):
             made, after = self._with_end_waits(
-                arm.children if isinstance(arm, Seq) else (arm,), state, end
+                arm.children if isinstance(arm, tree.Seq) else (arm,), state, end
             )
-            arms.append(joined(made))
+            arms.append(tree.joined(made))
             states.append(after)
-        return rebuilt(branch, arms), self.merge(*states)
+        return tree.rebuilt(branch, arms), self.merge(*states)
 
     def _with_entry_waits(
         self, loop: Loop[LeafPlan], before: LeafWaits
-    ) -> tuple[list[Node[LeafWaits]], Pending]:
+    ) -> tuple[list[tree.Node[LeafWaits]], Pending]:
         """Return the leaf before a loop, and the loop.
 
         What the body would wait for in every iteration is waited for once, before the loop. Waits
         that the body contains in any case are not repeated before it.
         """
-        if is_parallel(loop):
+        if tree.is_parallel(loop):
             return self._parallel(loop, before)
         matters = self._touched_by(loop)
         quiet = before.settled(matters)
@@ -257,14 +239,14 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         return [*_made(quiet), walked], after
 
     def _parallel(
-        self, loop: For[LeafPlan], before: LeafWaits
-    ) -> tuple[list[Node[LeafWaits]], Pending]:
+        self, loop: tree.For[LeafPlan], before: LeafWaits
+    ) -> tuple[list[tree.Node[LeafWaits]], Pending]:
         """Return a parallel loop. Its units run separate iterations without waits; before and
         after the loop they wait for each other."""
         asked = before.settled(_everything)
         met = self._waiting({})
         met.meet()
-        made = map_leaves(loop, self._apart)
+        made = tree.map_leaves(loop, self._apart)
         return [*_made(asked), made, *_made(met)], {}
 
     def _waiting(self, state: Pending) -> LeafWaits:
@@ -290,10 +272,10 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
             leaf.append(placed, ())
         return leaf
 
-    def _pairs(self, node: Node[LeafWaits]) -> NDArray[np.int64]:
+    def _pairs(self, node: tree.Node[LeafWaits]) -> NDArray[np.int64]:
         """Return [u, v]: the number of times unit u waits for unit v, in the text."""
         found = np.zeros((self._setting.units, self._setting.units), np.int64)
-        return sum((leaf.pairs for leaf in leaves(node)), start=found)
+        return sum((leaf.pairs for leaf in tree.leaves(node)), start=found)
 
     def _footprints(self, placed: Placed) -> tuple[Footprint, ...]:
         """Return the footprints that other units may have to wait for."""
@@ -326,8 +308,8 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         alone = {buffer.name for buffer in independent if len(near(buffer.name)) == 1}
         return {key: one for key, one in state.items() if one[0].footprint.buffer.name not in alone}
 
-    def rotate(self, state: Pending, pairs: Rotation) -> Pending:
-        names = swaps(pairs)
+    def rotate(self, state: Pending, pairs: tree.Rotation) -> Pending:
+        names = tree.swaps(pairs)
         turned: dict[TouchKey, tuple[AccessRecord, Mask]] = {}
         for touch, seen in state.values():
             buffer = names.get(touch.footprint.buffer.name)
@@ -355,11 +337,11 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         inside."""
         reads: set[str] = set()
         writes: set[str] = set()
-        for node in walk(loop):
-            if isinstance(node, Call):
+        for node in tree.walk(loop):
+            if isinstance(node, tree.Call):
                 return _everything
-            writes.update(swaps(rotation(node)))
-        for region in (region for plan in leaves(loop) for region in plan.regions):
+            writes.update(tree.swaps(tree.rotation(node)))
+        for region in (region for plan in tree.leaves(loop) for region in plan.regions):
             (writes if region.write else reads).add(region.buffer.name)
 
         def matters(footprint: Footprint) -> bool:
@@ -374,10 +356,10 @@ def _everything(_: Footprint) -> bool:
     return True
 
 
-def _made(leaf: LeafWaits) -> list[Node[LeafWaits]]:
+def _made(leaf: LeafWaits) -> list[tree.Node[LeafWaits]]:
     """Return the leaf in a list, empty if the leaf is."""
-    return [] if leaf.is_empty else [Leaf(leaf)]
+    return [] if leaf.is_empty else [tree.Leaf(leaf)]
 
 
-def _scheduled(node: Node[LeafWaits]) -> Node[Schedule]:
-    return map_leaves(node, LeafWaits.schedule)
+def _scheduled(node: tree.Node[LeafWaits]) -> tree.Node[Schedule]:
+    return tree.map_leaves(node, LeafWaits.schedule)

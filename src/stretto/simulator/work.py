@@ -17,7 +17,8 @@ from stretto.device.operator import Combine, Kernel, Operator, as_executed
 from stretto.device.program import DeviceProgram, Schedule
 from stretto.device.program import Run as Tasks
 from stretto.device.regions import index_range, kernel_regions
-from stretto.device.tree import Call, If, Leaf, Node, TreeFunction, children, is_loop, walk
+from stretto.device.runs import recursive_functions
+from stretto.device.tree import If, Leaf, Node, children, is_loop
 from stretto.ir.sizes import Product, Symbol
 from stretto.simulator.devices import Device
 from stretto.simulator.library_kernels import library_estimate
@@ -118,7 +119,7 @@ class Works:
     def _work(self, kernel: Kernel, tile: Ranges, registers: Mapping[str, Number]) -> TaskWork:
         if kernel.call is not None:
             return self._call(kernel)
-        compute, share = 0.0, 0.0
+        compute, computes = 0.0, False
         moved: dict[str, float] = {}
         made: set[Buffer] = set()
         for stage in kernel.stages:
@@ -129,10 +130,10 @@ class Works:
                 continue
             whole = max(self._costs.points(operator.dims), 1)
             compute += self._seconds(operator, stage.template.name) * points / whole
-            share = max(share, 1.0)
+            computes = True
             self._add_moved(operator, box, made, moved)
             made.add(operator.out.buffer)
-        if not share:
+        if not computes:
             return TaskWork(self._device.start_seconds, 0.0)
         if self._device.trusts_estimates and kernel.seconds > 0:
             compute = max(kernel.seconds * self._full_share(kernel, tile), 0.0)
@@ -342,8 +343,9 @@ def kept_in_loops(
     if not device.kept_registers:
         return {}
     found = _Estimate(program, device, works or Works(program.kernels, device, costs), costs)
+    recursive = recursive_functions(program.tree)
     for function in program.tree.functions:
-        if _recurs(program, function):
+        if function.name in recursive:
             found.keep(list(_leaves(function.body, branches=True)), 0)
         found.node(function.body)
     return found.kept
@@ -419,16 +421,3 @@ def _leaves(node: Node[Schedule], *, branches: bool = False) -> Iterator[Schedul
     elif not is_loop(node) and (branches or not isinstance(node, If)):
         for child in children(node):
             yield from _leaves(child, branches=branches)
-
-
-def _recurs(program: DeviceProgram, function: TreeFunction[Schedule]) -> bool:
-    """True if a function may call itself, directly or through others."""
-    pending, seen = [function.name], set[str]()
-    while pending:
-        body = program.tree.function(pending.pop()).body
-        called = {node.function for node in walk(body) if isinstance(node, Call)}
-        if function.name in called:
-            return True
-        pending += called - seen
-        seen |= called
-    return False

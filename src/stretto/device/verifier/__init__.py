@@ -37,14 +37,7 @@ from stretto.device.program import DeviceProgram
 from stretto.device.regions import Body
 from stretto.device.runs import functions_in_parallel_loops
 from stretto.device.tree import Tree, leaves
-from stretto.device.verifier.assignment import (
-    OwnListCalls,
-    Proof,
-    check_registers,
-    excluding_lists,
-    own_lists,
-    relevance,
-)
+from stretto.device.verifier import assignment
 from stretto.device.verifier.bounds import check_bounds
 from stretto.device.verifier.conformance import Origins, check_conformance
 from stretto.device.verifier.form import check_form, check_kernels
@@ -59,7 +52,7 @@ from stretto.device.verifier.symbols import check_interface, check_symbols
 from stretto.device.verifier.touched import ItemRegions, check_coverage, check_templates
 
 
-def verify_form(form: Form, source: Tree[Body] | None = None) -> Proof:
+def verify_form(form: Form, source: Tree[Body] | None = None) -> assignment.Proof:
     """Raise VerifyError with the first rule that a program in any form breaks; return what was
     proved.
 
@@ -98,7 +91,7 @@ def verify_plan(plan: Plan, source: Tree[Body] | None = None) -> None:
         verify(as_program(plan), source)
 
 
-def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> Proof:
+def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> assignment.Proof:
     """Prove that the program keeps all rules, and return the sizes for which it does.
 
     Raises VerifyError with the first rule that it breaks. source: the tree that the program
@@ -116,7 +109,7 @@ def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> Proof:
         places[function.name] = Places(function, program.frame(function.name))
         for schedule in leaves(function.body):
             orders(schedule)
-        check_registers(function, program.tree.externals, touched)
+        assignment.check_registers(function, program.tree.externals, touched)
         check_parallel(function, program, touched, orders)
         check_bounds(function, touched)
         check_sized_bounds(function, touched, accesses)
@@ -125,19 +118,19 @@ def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> Proof:
     if source is not None:
         found = check_conformance(program, normalize(source), touched)
     if program.units > 1:
-        relevant = relevance(program.tree, program.kernels)
+        relevant = assignment.relevance(program.tree, program.kernels)
         alone = functions_in_parallel_loops(program.tree)  # each unit runs these without the others
-        own = own_lists(program, touched)
+        own = assignment.own_lists(program, touched)
         for function in functions:
             if function.name in alone:
                 continue
             calls = None
             matters = relevant(function)
             if function.name == "main":
-                calls = OwnListCalls(program, own)
+                calls = assignment.OwnListCalls(program, own)
             else:
-                matters = excluding_lists(own, matters)
+                matters = assignment.excluding_lists(own, matters)
             finder = RaceFinder(places[function.name], matters, orders, touched, found, calls)
             finder.check(function.body, function.name)
     check_initialisation(program, places, orders, touched)
-    return Proof(program.symbols, accesses[True], accesses[False])
+    return assignment.Proof(program.symbols, accesses[True], accesses[False])

@@ -15,6 +15,7 @@ from math import prod
 
 import torch
 
+from stretto.device import tree
 from stretto.device.evaluate import Scope, Tensors, evaluate_tensor, variable
 from stretto.device.expr import (
     Access,
@@ -35,17 +36,6 @@ from stretto.device.expr import (
 from stretto.device.operator import Kernel, Stage
 from stretto.device.program import Schedule
 from stretto.device.regions import NOTHING, Interval, Ranges, index_range, span_range
-from stretto.device.tree import (
-    Call,
-    For,
-    Leaf,
-    Let,
-    TreeFunction,
-    assigns,
-    flattened,
-    trip_count,
-    walk,
-)
 from stretto.device.verifier.touched import ItemRegions
 from stretto.errors import VerifyError
 from stretto.ir.sizes import Quantity, Symbol
@@ -61,15 +51,15 @@ MOST_POINTS = 1 << 20
 run."""
 
 
-def check_bounds(function: TreeFunction[Schedule], touched: ItemRegions) -> None:
+def check_bounds(function: tree.TreeFunction[Schedule], touched: ItemRegions) -> None:
     """Raise VerifyError for an access of the function that is certainly out of range."""
     known = loop_ranges(function)
     # The leaves that run in every iteration of the loops around them.
-    unconditional = flattened(function.body, lambda node: isinstance(node, For))
-    always = {id(node.body) for node in unconditional if isinstance(node, Leaf)}
-    for node in walk(function.body):
+    unconditional = tree.flattened(function.body, lambda node: isinstance(node, tree.For))
+    always = {id(node.body) for node in unconditional if isinstance(node, tree.Leaf)}
+    for node in tree.walk(function.body):
         match node:
-            case Leaf(schedule):
+            case tree.Leaf(schedule):
                 ranges = known if id(schedule) in always else NOTHING
                 for name in schedule.kernels:
                     if not touched.is_sized(name):
@@ -77,7 +67,7 @@ def check_bounds(function: TreeFunction[Schedule], touched: ItemRegions) -> None
                 for item in schedule.statements:
                     for expr in item.exprs:
                         StageBounds("a register statement", (), NOTHING).visit(expr, ())
-            case Call():
+            case tree.Call():
                 _check_call(node)
             case _:
                 pass
@@ -94,7 +84,7 @@ def _check_once(kernel: Kernel, known: Known, touched: ItemRegions) -> None:
         touched.inside.add(key)
 
 
-def _check_call(call: Call[Schedule]) -> None:
+def _check_call(call: tree.Call[Schedule]) -> None:
     for param, access in call.tensors:
         if param.is_sized or access.buffer.is_sized:
             continue  # see `size_bounds`
@@ -108,7 +98,7 @@ def _check_call(call: Call[Schedule]) -> None:
             )
 
 
-def loop_ranges(function: TreeFunction[Schedule]) -> dict[Reg, Interval]:
+def loop_ranges(function: tree.TreeFunction[Schedule]) -> dict[Reg, Interval]:
     """Return the ranges of loop indices with constant bounds, if nothing else assigns the
     register.
 
@@ -117,10 +107,10 @@ def loop_ranges(function: TreeFunction[Schedule]) -> dict[Reg, Interval]:
     """
     known: dict[Reg, Interval] = {}
     unknown: set[Reg] = set(function.params)
-    for node in walk(function.body):
+    for node in tree.walk(function.body):
         match node:
-            case For(index=index, step=step):
-                trips = trip_count(node)
+            case tree.For(index=index, step=step):
+                trips = tree.trip_count(node)
                 if trips is None or index in known:
                     unknown.add(index)
                 else:
@@ -128,14 +118,14 @@ def loop_ranges(function: TreeFunction[Schedule]) -> dict[Reg, Interval]:
                     assert first is not None
                     last = first + (max(trips, 1) - 1) * step
                     known[index] = min(first, last), max(first, last) + 1
-            case Leaf(schedule):
+            case tree.Leaf(schedule):
                 for item in schedule.statements:
-                    if isinstance(item, Let):
+                    if isinstance(item, tree.Let):
                         unknown.add(item.reg)
                     else:
                         unknown |= expr_regs(item.condition)
             case _:
-                unknown.update(assigns(node))
+                unknown.update(tree.assigns(node))
     return {reg: interval for reg, interval in known.items() if reg not in unknown}
 
 

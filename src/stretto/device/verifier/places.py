@@ -157,10 +157,6 @@ class Places:
             raise VerifyError(f"the place of {buffer.name} is not aligned or not in the frame")
 
     def _join(self, current: Buffer, following: Buffer) -> None:
-        if (current.dtype, current.shape) != (following.dtype, following.shape):
-            raise VerifyError(f"{current.name} and {following.name} rotate but differ in type")
-        if current.name not in self._group or following.name not in self._group:
-            raise VerifyError(f"{current.name} and {following.name} rotate but are not both local")
         one, two = self._group[current.name], self._group[following.name]
         if one is two:
             return

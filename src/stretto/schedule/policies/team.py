@@ -18,19 +18,8 @@ from stretto.device.costs import CostModel
 from stretto.device.operator import Kernel
 from stretto.device.regions import Body
 from stretto.device.tree import Rotation
+from stretto.schedule import policy
 from stretto.schedule.footprint import Footprint, Footprints, Part, Parts
-from stretto.schedule.policy import (
-    LeafPlan,
-    Placed,
-    Step,
-    Timeline,
-    Times,
-    Writers,
-    by_priority,
-    kernel_seconds,
-    only_parts,
-    register,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +46,15 @@ class _TeamPlanner:
         self._units = units
         self._costs = costs
         self._footprints = footprints
-        self._writers = Writers()
+        self._writers = policy.Writers()
         self._next = 0
         self._others = ~np.eye(units, dtype=np.bool_)
 
-    def plan(self, body: Body) -> LeafPlan:
+    def plan(self, body: Body) -> policy.LeafPlan:
         """Plan a leaf; every item is a separate wave."""
         self._next = 0
-        timeline = Timeline(self._units, self._costs, self._footprints, self._writers)
-        for node in by_priority(body, self._costs):
+        timeline = policy.Timeline(self._units, self._costs, self._footprints, self._writers)
+        for node in policy.by_priority(body, self._costs):
             parts: Parts = ()
             if isinstance(node.item, Kernel):
                 parts = self._parts(node.item, timeline.free)
@@ -74,23 +63,23 @@ class _TeamPlanner:
             step = timeline.fitted(node, parts)
             timeline.place(step)
             self._writers.note(step, self._dealt(step))
-        waves = tuple((Placed(step.node.item, step.parts),) for step in timeline.placed)
-        return LeafPlan(waves, float(timeline.free.max()))
+        waves = tuple((policy.Placed(step.node.item, step.parts),) for step in timeline.placed)
+        return policy.LeafPlan(waves, float(timeline.free.max()))
 
     def rotate(self, pairs: Rotation) -> None:
         self._writers.rotate(pairs)
 
     # ---- placement of tasks --------------------------------------------------------------------
-    def _parts(self, kernel: Kernel, free: Times) -> Parts:
+    def _parts(self, kernel: Kernel, free: policy.Times) -> Parts:
         """Choose the parts of a kernel, by the rules of the module docstring."""
-        only = only_parts(kernel, self._units)
+        only = policy.only_parts(kernel, self._units)
         if only is not None:
             return only
         whole = self._footprints.of(kernel, (Part(0, 0, kernel.tasks),))
         sources = np.flatnonzero(self._read_from(whole)[0])
         if kernel.tasks == 1 and len(sources):
             return (Part(int(sources[np.argmin(free[sources])]), 0),)
-        is_small = kernel_seconds(kernel, self._costs) < self._costs.wait_seconds
+        is_small = policy.kernel_seconds(kernel, self._costs) < self._costs.wait_seconds
         if is_small and len(sources) == 1:
             return (Part(int(sources[0]), 0, kernel.tasks),)
         aligned = self._aligned(kernel, whole)
@@ -123,7 +112,7 @@ class _TeamPlanner:
                 return parts
         return None
 
-    def _dealt(self, step: Step) -> tuple[int, int] | None:
+    def _dealt(self, step: policy.Step) -> tuple[int, int] | None:
         """Return the number of tasks and the offset of a kernel that is dealt round-robin."""
         kernel, parts = step.node.item, step.parts
         if not isinstance(kernel, Kernel) or not kernel.is_static:
@@ -143,4 +132,4 @@ def deal(tasks: int, offset: int, units: int) -> Parts:
     )
 
 
-register(TeamPolicy())
+policy.register(TeamPolicy())
