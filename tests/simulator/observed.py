@@ -55,10 +55,10 @@ class Observed:
         active.pop()
         return False
 
-    def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
+    def decided(self, node: If[Schedule] | Loop[Schedule], decision: int) -> None:
         pass
 
-    def enters(self, iteration: int | None) -> None:
+    def enter_iteration(self, iteration: int | None) -> None:
         pass
 
 

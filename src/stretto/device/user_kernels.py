@@ -75,11 +75,11 @@ class TritonPart:
 class TritonCode:
     """A Triton function of the user and everything that it refers to, under names that no other
     part of a module uses. entry: the name of the function. parts: definitions, each before its
-    uses. known: the numbers that are compiled into it."""
+    uses. constexprs: the numbers that are compiled into it."""
 
     entry: str
     parts: tuple[TritonPart, ...]
-    known: frozenset[str] = frozenset()
+    constexprs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

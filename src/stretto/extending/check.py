@@ -211,9 +211,9 @@ class TritonTasks:
         return TritonSource(text, tuple(parameters), (), 1, 4, user_kernels=(kernel,))
 
 
-TILES = 3
+MIDDLE_TILE_COUNT = 3
 """Each index is tried as a whole, in about this many parts, and value by value if there are few."""
-MOST_TASKS = 64
+MOST_BOXES = 64
 
 
 def check(
@@ -267,7 +267,7 @@ class _Trial:
         """Yield lists of boxes that together are the whole result: one, a few, and many."""
         sizes, wanted = list(self.extents.values()), dict(self.kernel.multiples)
         multiples = [wanted.get(name, 1) for name in self.extents]
-        for count in (1, TILES, max(1, *sizes, 1)):
+        for count in (1, MIDDLE_TILE_COUNT, max(1, *sizes, 1)):
             tiles = [
                 max(-(-size // count // multiple), 1) * multiple
                 for size, multiple in zip(sizes, multiples, strict=True)
@@ -276,7 +276,7 @@ class _Trial:
                 [(first, min(first + tile, size)) for first in range(0, size, tile)]
                 for size, tile in zip(sizes, tiles, strict=True)
             ]
-            yield list(product(*ranges))[:MOST_TASKS]
+            yield list(product(*ranges))[:MOST_BOXES]
 
     def run(self, box: Box, rtol: float | None, atol: float | None) -> None:
         """Run one task at the first and at the last position of the leading dims."""

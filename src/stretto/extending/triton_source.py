@@ -54,9 +54,9 @@ def read_triton(
     if not _is_jit_function(function):
         raise ValueError(f"`triton` must be a function of triton.jit, and not {function!r}")
     arguments = (*before, *numbers, result)
-    text = "\n".join(part.text for part in _Reader("").read(function, arguments, numbers).parts)
+    text = "\n".join(part.text for part in _Extractor("").read(function, arguments, numbers).parts)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return _Reader(f"_{digest}").read(function, arguments, numbers)
+    return _Extractor(f"_{digest}").read(function, arguments, numbers)
 
 
 def _is_jit_function(value: Any) -> bool:
@@ -66,7 +66,7 @@ def _is_jit_function(value: Any) -> bool:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _Extractor:
     """Collects the definitions that a function needs. names: new names, by the identity of the
     value. suffix: appended to all names. kept: the values, so that identities are not reused."""
 
@@ -191,7 +191,7 @@ class _Source:
 class _Edits(ast.NodeVisitor):
     """Finds the names in a function that are not local to it, and their replacements."""
 
-    def __init__(self, reader: _Reader, source: _Source) -> None:
+    def __init__(self, reader: _Extractor, source: _Source) -> None:
         self.reader, self.source, self.scope = reader, source, source.scope()
         self.found: list[_Edit] = []
         nodes = list(ast.walk(source.node))

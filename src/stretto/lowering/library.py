@@ -173,7 +173,7 @@ class _Lowered:
         if isinstance(argument, bool | int | float):
             return Const({"bool": bool, "i64": int, "f64": float}[dtype](argument), kind)
         triton = self.kernel.triton if "triton" in self.call.low.languages else None
-        if triton is not None and name in triton.known:
+        if triton is not None and name in triton.constexprs:
             raise Decline(f"its kernel needs `{name}` at compile time, but only the run has it")
         if argument is None or isinstance(argument, str | tuple):
             raise Decline(f"`{name}` is no number")

@@ -119,7 +119,7 @@ def _has_known_tasks(kernel: Kernel) -> bool:
     return kernel.call is None and kernel.is_static and kernel.tasks <= MOST_TASKS
 
 
-def may_meet(a: Footprint, b: Footprint, memory: MemoryMap | None = None) -> bool:
+def may_conflict(a: Footprint, b: Footprint, memory: MemoryMap | None = None) -> bool:
     """True if one of the footprints writes, and both touch the same buffer or (if `memory` is
     given) memory that may be shared."""
     return (a.write or b.write) and (memory is not None or a.buffer.name == b.buffer.name)
@@ -172,13 +172,13 @@ class Footprints:
             self._lasting[id(footprint)] = footprint, made
         return self._lasting[id(footprint)][1]
 
-    def meeting(self, a: Footprint, b: Footprint, memory: MemoryMap | None = None) -> Mask:
+    def overlap(self, a: Footprint, b: Footprint, memory: MemoryMap | None = None) -> Mask:
         """Return the mask [u, v]: True if the order of unit u's part of `a` and unit v's part of
         `b` matters.
 
         Two different buffers overlap where the frame gives them bytes in common.
         """
-        if not may_meet(a, b, memory):
+        if not may_conflict(a, b, memory):
             return np.zeros((self._units, self._units), np.bool_)
         key = id(a), id(b)
         if key not in self._met:
@@ -186,7 +186,7 @@ class Footprints:
         return self._met[key][2]
 
     def _compared(self, a: Footprint, b: Footprint, memory: MemoryMap | None) -> Mask:
-        """Compute the mask of `meeting`: by bytes for different buffers, by regions otherwise."""
+        """Compute the mask of `overlap`: by bytes for different buffers, by regions otherwise."""
         met = np.zeros((self._units, self._units), np.bool_)
         names = a.buffer.name, b.buffer.name
         if names[0] != names[1] and (memory is None or names not in memory.alike):

@@ -219,7 +219,7 @@ class LeafWaits:
         self._published.append(self._known)
         self._ends.append([len(items) for items in self._items])
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Make every unit wait for all that the others have done."""
         self.wait_for(0, self._units)
 
@@ -301,7 +301,7 @@ class LeafWaits:
             for access in self._accesses.get(name, ()):
                 other = access.touch.footprint
                 if (other.write or footprint.write) and not self._seen(access).all():
-                    met = setting.footprints.meeting(footprint, other, setting.memory)
+                    met = setting.footprints.overlap(footprint, other, setting.memory)
                     yield _Demand(met & self._others, access)
 
     def _needed(self, demands: Iterable[_Demand], known: Steps) -> Steps:

@@ -348,7 +348,7 @@ class Timeline:
         for footprint in footprints:
             for write in self.writers.of(footprint):
                 if write.leaf != self.writers.leaf:
-                    met = self.footprints.meeting(footprint, write.footprint) & self._others
+                    met = self.footprints.overlap(footprint, write.footprint) & self._others
                     found |= met.any(axis=1)
         return found
 
@@ -360,6 +360,6 @@ class Timeline:
         met: Mask | None = None
         for one, other in product(footprints, earlier):
             if one.buffer.name == other.buffer.name and (one.write or other.write):
-                more = self.footprints.meeting(one, other)
+                more = self.footprints.overlap(one, other)
                 met = more if met is None else met | more
         return None if met is None else met & self._others

@@ -245,7 +245,7 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         after the loop they wait for each other."""
         asked = before.settled(_everything)
         met = self._waiting({})
-        met.meet()
+        met.barrier()
         made = tree.map_leaves(loop, self._apart)
         return [*_made(asked), made, *_made(met)], {}
 

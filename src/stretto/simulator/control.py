@@ -56,12 +56,12 @@ class Choices(Protocol):
         """True if a loop has another iteration after `done` of them."""
         ...
 
-    def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
-        """Called when registers and sizes decide: `way` is the arm, or 1 if the loop continues and
-        0 if not."""
+    def decided(self, node: If[Schedule] | Loop[Schedule], decision: int) -> None:
+        """Called when registers and sizes decide: `decision` is the arm, or 1 if the loop continues
+        and 0 if not."""
         ...
 
-    def enters(self, iteration: int | None) -> None:
+    def enter_iteration(self, iteration: int | None) -> None:
         """Called when an iteration of a parallel loop begins, to which the next decisions belong;
         None: after the loop."""
         ...
@@ -87,10 +87,10 @@ class DefaultChoices:
     def goes_on(self, node: Loop[Schedule], done: int) -> bool:
         return done < self.loop_trips
 
-    def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
+    def decided(self, node: If[Schedule] | Loop[Schedule], decision: int) -> None:
         pass
 
-    def enters(self, iteration: int | None) -> None:
+    def enter_iteration(self, iteration: int | None) -> None:
         pass
 
 
@@ -109,11 +109,11 @@ class CountingChoices:
         self.count += not isinstance(node, For) or done == 0
         return self.choices.goes_on(node, done)
 
-    def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
-        self.choices.passes(node, way)
+    def decided(self, node: If[Schedule] | Loop[Schedule], decision: int) -> None:
+        self.choices.decided(node, decision)
 
-    def enters(self, iteration: int | None) -> None:
-        self.choices.enters(iteration)
+    def enter_iteration(self, iteration: int | None) -> None:
+        self.choices.enter_iteration(iteration)
 
     @property
     def depth(self) -> int:
@@ -254,11 +254,11 @@ class Walk(Execution[Schedule, _Registers]):
         if start is not None and stop is not None:
             for done, position in enumerate(range(int(start), int(stop), node.step)):
                 if not node.parallel:  # else a unit has recorded only its own iterations
-                    self._choices.passes(node, 1)
+                    self._choices.decided(node, 1)
                 state[node.index.name] = position
                 yield from self._iteration(node, done)
             if not node.parallel:
-                self._choices.passes(node, 0)
+                self._choices.decided(node, 0)
             return
         done = 0
         while self._goes_on(node, done):
@@ -273,15 +273,15 @@ class Walk(Execution[Schedule, _Registers]):
             yield
             return
         self._owner = done % self._program.units
-        self._choices.enters(done)
+        self._choices.enter_iteration(done)
         yield
-        self._choices.enters(None)
+        self._choices.enter_iteration(None)
         self._owner = None
 
     def holds(self, node: Conditional[Schedule], state: _Registers, done: int) -> bool:
         known = state.get(node.condition.name)
         if known is not None:
-            self._choices.passes(node, int(bool(known) is not isinstance(node, If)))
+            self._choices.decided(node, int(bool(known) is not isinstance(node, If)))
             return bool(known)
         if not isinstance(node, If):
             return self._goes_on(node, done)
@@ -340,8 +340,8 @@ class RecordedChoices:
 
     def __init__(self, decisions: Iterable[tuple[str, int, int]]) -> None:
         self._decisions = defaultdict[tuple[str, int], deque[int]](deque)
-        for name, way, unit in decisions:
-            self._decisions[name, unit].append(way)
+        for name, decision, unit in decisions:
+            self._decisions[name, unit].append(decision)
         self._units = 1 + max((unit for _, unit in self._decisions), default=0)
         self._unit = 0
         self._reached_nodes = set[tuple[str, int]]()
@@ -352,11 +352,11 @@ class RecordedChoices:
     def goes_on(self, node: Loop[Schedule], done: int) -> bool:
         return bool(self._next(node))
 
-    def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
-        if (title(node), self._unit) in self._decisions and self._next(node) != way:
+    def decided(self, node: If[Schedule] | Loop[Schedule], decision: int) -> None:
+        if (title(node), self._unit) in self._decisions and self._next(node) != decision:
             raise _mismatch(f"{title(node)} is decided differently here")
 
-    def enters(self, iteration: int | None) -> None:
+    def enter_iteration(self, iteration: int | None) -> None:
         self._unit = 0 if iteration is None else iteration % self._units
 
     def require_end(self) -> None:

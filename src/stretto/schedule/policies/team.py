@@ -90,7 +90,7 @@ class _TeamPlanner:
         met = np.zeros((self._units, self._units), np.bool_)
         for footprint in footprints:
             for write in self._writers.of(footprint):
-                met |= self._footprints.meeting(footprint, write.footprint)
+                met |= self._footprints.overlap(footprint, write.footprint)
         return met
 
     def _dealt_next(self, tasks: int) -> Parts:
