@@ -29,15 +29,15 @@ docs/explanation/verifier.md states precisely what follows from these rules, and
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 from stretto.device.forms import Form, Lowered, Planned, Scheduled, Selected
 from stretto.device.normalize import normalize, sequential, single_kernels, tree_kernels
 from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram
 from stretto.device.regions import Body
-from stretto.device.runs import functions_in_parallel_loops
 from stretto.device.tree import Tree, leaves
-from stretto.device.verifier import assignment
+from stretto.device.verifier.assignment import check_registers
 from stretto.device.verifier.bounds import check_bounds
 from stretto.device.verifier.conformance import Origins, check_conformance
 from stretto.device.verifier.form import check_form, check_kernels
@@ -46,13 +46,35 @@ from stretto.device.verifier.ordering import Orders
 from stretto.device.verifier.parallel import check_called_in_parallel, check_parallel
 from stretto.device.verifier.places import Places, check_aliases
 from stretto.device.verifier.plans import as_program, check_words
-from stretto.device.verifier.races import RaceFinder
+from stretto.device.verifier.races import check_races
 from stretto.device.verifier.size_bounds import check_sized_bounds
 from stretto.device.verifier.symbols import check_interface, check_symbols
 from stretto.device.verifier.touched import ItemRegions, check_coverage, check_templates
+from stretto.ir.sizes import Symbol
 
 
-def verify_form(form: Form, source: Tree[Body] | None = None) -> assignment.Proof:
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A proof that a program keeps the rules for all values of its symbols in their ranges.
+
+    in_range: number of accesses that depend on symbols and were proved to be in range.
+    at_run: number of those whose positions are known only at run time, when they are
+    checked.
+    """
+
+    symbols: tuple[Symbol, ...] = ()
+    in_range: int = 0
+    at_run: int = 0
+
+    def __str__(self) -> str:
+        if not self.symbols:
+            return "for its sizes"
+        ranges = ", ".join(symbol.declaration for symbol in self.symbols)
+        text = f"for {ranges}: {self.in_range} accesses in range"
+        return f"{text}, {self.at_run} checked in the run" if self.at_run else text
+
+
+def verify_form(form: Form, source: Tree[Body] | None = None) -> Proof:
     """Raise VerifyError with the first rule that a program in any form breaks; return what was
     proved.
 
@@ -91,7 +113,7 @@ def verify_plan(plan: Plan, source: Tree[Body] | None = None) -> None:
         verify(as_program(plan), source)
 
 
-def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> assignment.Proof:
+def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> Proof:
     """Prove that the program keeps all rules, and return the sizes for which it does.
 
     Raises VerifyError with the first rule that it breaks. source: the tree that the program
@@ -109,7 +131,7 @@ def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> assignme
         places[function.name] = Places(function, program.frame(function.name))
         for schedule in leaves(function.body):
             orders(schedule)
-        assignment.check_registers(function, program.tree.externals, touched)
+        check_registers(function, program.tree.externals, touched)
         check_parallel(function, program, touched, orders)
         check_bounds(function, touched)
         check_sized_bounds(function, touched, accesses)
@@ -118,19 +140,6 @@ def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> assignme
     if source is not None:
         found = check_conformance(program, normalize(source), touched)
     if program.units > 1:
-        relevant = assignment.relevance(program.tree, program.kernels)
-        alone = functions_in_parallel_loops(program.tree)  # each unit runs these without the others
-        own = assignment.own_lists(program, touched)
-        for function in functions:
-            if function.name in alone:
-                continue
-            calls = None
-            matters = relevant(function)
-            if function.name == "main":
-                calls = assignment.OwnListCalls(program, own)
-            else:
-                matters = assignment.excluding_lists(own, matters)
-            finder = RaceFinder(places[function.name], matters, orders, touched, found, calls)
-            finder.check(function.body, function.name)
+        check_races(program, places, orders, touched, found)
     check_initialisation(program, places, orders, touched)
-    return assignment.Proof(program.symbols, accesses[True], accesses[False])
+    return Proof(program.symbols, accesses[True], accesses[False])

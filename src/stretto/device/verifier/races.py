@@ -14,8 +14,9 @@ dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +25,23 @@ from stretto.device.analyses import BufferNames, compose, later_names
 from stretto.device.boxes import Boxes, Mask
 from stretto.device.expr import Buffer
 from stretto.device.flow import Facts, Loop
-from stretto.device.program import Run, Schedule
-from stretto.device.regions import Region
-from stretto.device.tree import Call, Node, Rotation, is_parallel, leaves, swaps
-from stretto.device.verifier.assignment import OwnListCalls
+from stretto.device.operator import Kernel
+from stretto.device.program import DeviceProgram, Run, Schedule
+from stretto.device.regions import Region, written_buffers
+from stretto.device.runs import called, functions_in_parallel_loops, reached
+from stretto.device.tree import (
+    Call,
+    Node,
+    Rotation,
+    Tree,
+    TreeFunction,
+    is_parallel,
+    leaves,
+    rotation,
+    swaps,
+    walk,
+)
+from stretto.device.verifier.assignment import function_calls
 from stretto.device.verifier.conformance import Origins, what_of
 from stretto.device.verifier.ordering import Orders
 from stretto.device.verifier.places import Places
@@ -35,6 +49,157 @@ from stretto.device.verifier.touched import ItemRegions
 from stretto.errors import VerifyError
 
 Numbers = NDArray[np.int64]
+
+
+L = TypeVar("L")
+
+
+# ---- Memory that a program changes: accesses to memory that is never written need no order.
+
+
+def written_externals(tree: Tree[L], kernels: Iterable[Kernel]) -> frozenset[str]:
+    """Return the names of the external buffers that kernels write, directly or as a function's
+    param."""
+    buffers = [buffer for kernel in kernels for buffer in written_buffers(kernel)]
+    for function in tree.functions:
+        for call in function_calls(function):
+            written = tree.function(call.function).written
+            buffers.extend(access.buffer for param, access in call.tensors if param in written)
+    return frozenset(b.name for b in buffers if b.kind not in ("local", "items", "param"))
+
+
+def relevance(
+    tree: Tree[L], kernels: Iterable[Kernel]
+) -> Callable[[TreeFunction[L]], Callable[[Region], bool]]:
+    """Return, for each function, a predicate on regions: True if an access to the region can be
+    part of a conflict."""
+    written = written_externals(tree, kernels)
+    still = _constant_params(tree, written)
+
+    def of(function: TreeFunction[L]) -> Callable[[Region], bool]:
+        return lambda region: not _is_never_written(region.buffer, still[function.name], written)
+
+    return of
+
+
+def _is_never_written(buffer: Buffer, params: set[str], written: frozenset[str]) -> bool:
+    match buffer.kind:
+        case "local" | "items":
+            return False
+        case "param":
+            return buffer.name in params
+        case _:
+            return buffer.name not in written
+
+
+def _constant_params(tree: Tree[L], written: frozenset[str]) -> dict[str, set[str]]:
+    """Return for each function the params that are bound only to memory that is never written."""
+    still = {f.name: {p.name for p in f.tensors if p not in f.written} for f in tree.functions}
+    changed = True
+    while changed:
+        changed = False
+        for function in tree.functions:
+            for call in function_calls(function):
+                for param, access in call.tensors:
+                    if param.name in still[call.function] and not _is_never_written(
+                        access.buffer, still[function.name], written
+                    ):
+                        still[call.function].discard(param.name)
+                        changed = True
+    return still
+
+
+# ---- Lists that only one unit accesses in the functions that are called.
+#
+# Accesses to these may be pending when a function is called or returns: only `main` can race with
+# them. `races` checks what `main` does after the call.
+
+
+Relevant = Callable[[Region], bool]
+
+
+def own_lists(program: DeviceProgram, touched: ItemRegions) -> frozenset[str]:
+    """Return the names of the lists that in all functions but `main` a single unit accesses,
+    always the same one, and under this name only."""
+    units: dict[str, set[int]] = {}
+    shared: set[str] = set()
+    for function in program.tree.functions:
+        shared.update(_renamed(function.body))
+        if function.name != "main":
+            for schedule in leaves(function.body):
+                for name, unit in _accesses(schedule, touched):
+                    units.setdefault(name, set()).add(unit)
+    return frozenset(name for name, own in units.items() if len(own) == 1) - shared
+
+
+@dataclass(frozen=True, slots=True)
+class OwnListCalls:
+    """Accesses pending after a call from `main`: those of the reachable functions to the lists
+    named in `own`."""
+
+    program: DeviceProgram
+    own: frozenset[str]
+
+    def schedules(self, function: str) -> Iterator[Schedule]:
+        """Yield the leaves that a call of a function may reach."""
+        functions = self.program.tree.functions
+        callees = {one.name: called(one.body) for one in functions}
+        names = {function, *reached(function, callees)}
+        for one in functions:
+            if one.name in names:
+                yield from leaves(one.body)
+
+
+def excluding_lists(own: frozenset[str], relevant: Relevant) -> Relevant:
+    """Return a predicate for regions that are relevant and not of the lists of these names."""
+    return lambda region: region.buffer.name not in own and relevant(region)
+
+
+def _accesses(schedule: Schedule, touched: ItemRegions) -> set[tuple[str, int]]:
+    return {
+        (region.buffer.name, unit)
+        for unit, items in enumerate(schedule.units)
+        for item in items
+        for region in touched.regions(item)
+        if region.buffer.kind == "list"
+    }
+
+
+def _renamed(body: Node[Schedule]) -> set[str]:
+    """Return the names of buffers that are bound to parameters or rotated."""
+    found: set[str] = set()
+    for node in walk(body):
+        found.update(swaps(rotation(node)))
+        if isinstance(node, Call):
+            found.update(access.buffer.name for _, access in node.tensors)
+    return found
+
+
+# ---- Pending accesses.
+
+
+def check_races(
+    program: DeviceProgram,
+    places: Mapping[str, Places],
+    orders: Orders,
+    touched: ItemRegions,
+    origins: Origins,
+) -> None:
+    """Raise VerifyError for two conflicting accesses that nothing orders. Functions that parallel
+    loops call are left out: each unit runs them without the others."""
+    relevant = relevance(program.tree, program.kernels)
+    alone = functions_in_parallel_loops(program.tree)
+    own = own_lists(program, touched)
+    for function in program.tree.functions:
+        if function.name in alone:
+            continue
+        calls, matters = None, relevant(function)
+        if function.name == "main":
+            calls = OwnListCalls(program, own)
+        else:
+            matters = excluding_lists(own, matters)
+        finder = RaceFinder(places[function.name], matters, orders, touched, origins, calls)
+        finder.check(function.body, function.name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
