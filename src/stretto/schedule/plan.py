@@ -270,9 +270,9 @@ class _FunctionCutter:
         self.planner = planner
         self.source = function
         self.words: dict[str, int] = {}
-        self.made = 0
+        self.register_count = 0
         self.host_depth = 0
-        self.moving: tuple[Buffer, ...] = ()
+        self.addressed_buffers: tuple[Buffer, ...] = ()
         self.guards: tuple[Guard, ...] = ()
         self.stays = function.name != "main"  # Only a branch of main may leave a captured graph.
         for reg in (*function.results, *function.params):
@@ -288,8 +288,8 @@ class _FunctionCutter:
         if not self.planner.on_host(body) and len(list(self.flat(body))) == 1:
             return self.launch(body, self.source.params, self.source.results)
         moving = {*self.source.tensors, *rotating(body), *self.addressed(body)}
-        self.moving = tuple(sorted(moving, key=lambda buffer: buffer.name))
-        for buffer in self.moving:
+        self.addressed_buffers = tuple(sorted(moving, key=lambda buffer: buffer.name))
+        for buffer in self.addressed_buffers:
             self.word(address_name(buffer))
         return self.node(body)
 
@@ -488,8 +488,8 @@ class _FunctionCutter:
             return expr
         if constant(expr) is not None:
             return expr
-        self.made += 1
-        reg = Reg(f"{self.source.name}.host.{self.made}", expr.dtype)
+        self.register_count += 1
+        reg = Reg(f"{self.source.name}.host.{self.register_count}", expr.dtype)
         self.word(reg.name)
         items: tuple[Item, ...] = (Let(reg, expr),)
         prelude.append(Leaf(Schedule((items,) * self.planner.program.units, 1)))
@@ -523,7 +523,9 @@ class _FunctionCutter:
     ) -> Node[Action]:
         """Return a launch of `body`, with the functions, kernels and frames that it needs."""
         program, source = self.planner.program, self.source
-        main = TreeFunction("main", params, self.moving, (), results, source.locals, body)
+        main = TreeFunction(
+            "main", params, self.addressed_buffers, (), results, source.locals, body
+        )
         below = self.planner.below(body)
         used = {name for f in (main, *below) for leaf in leaves(f.body) for name in leaf.kernels}
         frames = (
@@ -537,7 +539,9 @@ class _FunctionCutter:
             frames=frames,
         )
         turned = rotating(body)
-        return Leaf(Launch(launched, tuple(b for b in self.moving if b in turned), self.guards))
+        return Leaf(
+            Launch(launched, tuple(b for b in self.addressed_buffers if b in turned), self.guards)
+        )
 
 
 def _has_statements(steps: list[Step]) -> bool:

@@ -54,11 +54,11 @@ predicated."""
 @dataclass(frozen=True, slots=True)
 class ChosenBranch:
     """Decision about one branch of main: the name of its condition, how the branch is executed
-    (`way`), and the reason (`why`)."""
+    (`execution`), and the reason (`reason`)."""
 
     condition: str
-    way: str
-    why: str
+    execution: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

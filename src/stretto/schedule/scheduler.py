@@ -420,7 +420,7 @@ def _device_program(
         setting = SyncSetting(plan.units, plan.footprints, memory.map, ranges)
         is_main = function.name == "main"
         walker = Synchronizer(is_main, setting, ordered(function.name), own)
-        walked = walker.apart if function.name in apart else walker.function
+        walked = walker.per_unit_body if function.name in apart else walker.function
         functions.append(function.with_body(walked(function.body)))
         frames.append(memory)
     names = [function.name for function in functions]

@@ -144,9 +144,9 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         made, _ = self._with_end_waits(items, {}, None if self._is_main else _everything)
         return _scheduled(tree.joined(made))
 
-    def apart(self, body: tree.Node[LeafPlan]) -> tree.Node[Schedule]:
+    def per_unit_body(self, body: tree.Node[LeafPlan]) -> tree.Node[Schedule]:
         """Return the body of a function that each unit runs by itself."""
-        return _scheduled(tree.map_leaves(body, self._apart))
+        return _scheduled(tree.map_leaves(body, self._per_unit_leaf))
 
     def sequence(self, children: Sequence[tree.Node[LeafPlan]], state: Pending) -> Walked:
         made, state = self._with_end_waits(children, state, None)
@@ -246,7 +246,7 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         asked = before.settled(_everything)
         met = self._waiting({})
         met.barrier()
-        made = tree.map_leaves(loop, self._apart)
+        made = tree.map_leaves(loop, self._per_unit_leaf)
         return [*_made(asked), made, *_made(met)], {}
 
     def _waiting(self, state: Pending) -> LeafWaits:
@@ -265,7 +265,7 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
             leaf.close_wave()
         return leaf
 
-    def _apart(self, body: LeafPlan) -> LeafWaits:
+    def _per_unit_leaf(self, body: LeafPlan) -> LeafWaits:
         """Return a leaf that each unit runs by itself."""
         leaf = LeafWaits(NO_LEAF, {}, self._setting, lambda name: False, publishes=False)
         for placed in body.placed:

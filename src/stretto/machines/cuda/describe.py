@@ -236,7 +236,7 @@ def branch_rows(
     for branch in chosen:
         known = counts.get(branch.condition)
         numbers = ("?", "?") if known is None else (str(known.first), str(known.total))
-        rows.append((f"if {branch.condition}", branch.way, branch.why, *numbers))
+        rows.append((f"if {branch.condition}", branch.execution, branch.reason, *numbers))
     return rows
 
 
