@@ -14,6 +14,7 @@ from stretto.device.program import DeviceProgram, Schedule
 from stretto.device.tree import If, Loop
 from stretto.machines.emulator import run as emulator
 from stretto.machines.emulator.run import Emulator
+from stretto.simulator.control import Choices
 from tests.schedule.random_trees import random_memory
 
 
@@ -32,7 +33,7 @@ class Done:
 
 
 @dataclass
-class Observed:
+class Observed(Choices):
     """Tasks in an order in which they were run. As `Choices` it repeats the way of the run: what
     each branch and loop did, each time that it was come to."""
 
@@ -54,12 +55,6 @@ class Observed:
             return True
         active.pop()
         return False
-
-    def decided(self, node: If[Schedule] | Loop[Schedule], decision: int) -> None:
-        pass
-
-    def enter_iteration(self, iteration: int | None) -> None:
-        pass
 
 
 def observe(program: DeviceProgram, seed: int) -> Observed:

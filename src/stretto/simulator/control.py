@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NoReturn, Protocol
 
@@ -47,6 +47,9 @@ MOST_DEPTH = 64
 class Choices(Protocol):
     """Decides branches and loops that depend on values read from memory."""
 
+    depth: int
+    """Largest number of nested activations of a recursive function."""
+
     def arm(self, node: If[Schedule], seconds: tuple[float, float], ends: tuple[bool, bool]) -> int:
         """Return the arm to take: 0 for `then`, 1 for `orelse`. seconds: estimates of both. ends:
         True for an arm that must not be taken, since the recursion would not end."""
@@ -59,21 +62,14 @@ class Choices(Protocol):
     def decided(self, node: If[Schedule] | Loop[Schedule], decision: int) -> None:
         """Called when registers and sizes decide: `decision` is the arm, or 1 if the loop continues
         and 0 if not."""
-        ...
 
     def enter_iteration(self, iteration: int | None) -> None:
         """Called when an iteration of a parallel loop begins, to which the next decisions belong;
         None: after the loop."""
-        ...
-
-    @property
-    def depth(self) -> int:
-        """Largest number of nested activations of a recursive function."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
-class DefaultChoices:
+class DefaultChoices(Choices):
     """Loops run `loop_trips` times, a branch takes the longer arm, recursion is `depth` deep."""
 
     loop_trips: int = 16
@@ -87,19 +83,17 @@ class DefaultChoices:
     def goes_on(self, node: Loop[Schedule], done: int) -> bool:
         return done < self.loop_trips
 
-    def decided(self, node: If[Schedule] | Loop[Schedule], decision: int) -> None:
-        pass
-
-    def enter_iteration(self, iteration: int | None) -> None:
-        pass
-
 
 @dataclass(slots=True)
-class CountingChoices:
+class CountingChoices(Choices):
     """Delegates the decisions, and counts them; the bounds of a `for` count once."""
 
     choices: Choices
     count: int = 0
+    depth: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.depth = self.choices.depth
 
     def arm(self, node: If[Schedule], seconds: tuple[float, float], ends: tuple[bool, bool]) -> int:
         self.count += 1
@@ -114,10 +108,6 @@ class CountingChoices:
 
     def enter_iteration(self, iteration: int | None) -> None:
         self.choices.enter_iteration(iteration)
-
-    @property
-    def depth(self) -> int:
-        return self.choices.depth
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +321,7 @@ def _needed(expr: Expr) -> frozenset[str] | None:
 ANY_DEPTH = 1_000_000
 
 
-class RecordedChoices:
+class RecordedChoices(Choices):
     """Repeats the recorded decisions of each branch and loop, in their order; each has its node's
     title, the decision, and the unit that made it. All units decide alike, except in iterations
     of parallel loops, of which each unit runs its own, in turn."""
