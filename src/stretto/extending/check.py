@@ -4,10 +4,10 @@ regions."""
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,14 +38,6 @@ GUARD = 64
 Box = tuple[tuple[int, int], ...]
 """The range of each index."""
 Number = bool | int | float
-
-
-class Tasks(Protocol):
-    """The tasks of a kernel in one language, on tensors of certain sizes."""
-
-    def run(self, held: Sequence[Guarded], box: Box, numbers: Sequence[Number], /) -> None:
-        """Run one task. held: the tensors in the order of the schema, then the result."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +72,10 @@ class Guarded:
         return f"element {tuple(found)}"
 
 
+RunTask = Callable[[Sequence[Guarded], Box, Sequence[Number]], None]
+"""Runs one task, on the tensors in the order of the schema, then the result."""
+
+
 def guarded(tensor: Tensor, known: Tensor, poison: int) -> Guarded:
     memory = _poison(tensor.numel() + 2 * GUARD, tensor.dtype, poison)
     inner = memory[GUARD : GUARD + tensor.numel()].view(tensor.shape)
@@ -111,26 +107,21 @@ def bits(tensor: Tensor) -> Tensor:
 _NUMBER_TYPES = {"f64": "double", "i64": "int64_t", "bool": "bool"}
 
 
-@dataclass(frozen=True, slots=True)
-class CppTasks:
-    """Tasks of C++. function: `(pointers, ranges and sizes and strides, numbers)` runs one task."""
+def _cpp_tasks(kernel: UserKernel, tensors: Sequence[Tensor], wanted: Tensor) -> RunTask:
+    """Return what runs tasks of C++. Raise BuildError for C++ that does not compile."""
+    function = _compiled(kernel, tensors, wanted)
 
-    function: Any
-
-    @staticmethod
-    def of(kernel: UserKernel, tensors: Sequence[Tensor], wanted: Tensor) -> CppTasks:
-        """Compile the tasks. Raise BuildError for C++ that does not compile."""
-        return CppTasks(_compiled(kernel, tensors, wanted))
-
-    def run(self, held: Sequence[Guarded], box: Box, numbers: Sequence[Number]) -> None:
+    def run(held: Sequence[Guarded], box: Box, numbers: Sequence[Number]) -> None:
         pointers = [item.memory[GUARD:].data_ptr() for item in held]
         sizes = [n for item in held for n in (*item.result.shape, *item.result.stride())]
         ranges = [end for interval in box for end in interval]
-        self.function(
+        function(
             (ctypes.c_void_p * len(pointers))(*pointers),
             (ctypes.c_int64 * (len(ranges) + len(sizes)))(*ranges, *sizes),
             (ctypes.c_double * max(len(numbers), 1))(*map(float, numbers)),
         )
+
+    return run
 
 
 def _compiled(kernel: UserKernel, tensors: Sequence[Tensor], wanted: Tensor) -> Any:
@@ -251,7 +242,7 @@ class _Trial:
     tensors: tuple[Tensor, ...]
     numbers: tuple[Number, ...]
     wanted: Tensor
-    tasks: Tasks
+    run_task: RunTask
 
     @property
     def leads(self) -> int:
@@ -348,7 +339,7 @@ class _Trial:
         held = [guarded(t, mask, poison) for t, mask in zip(parts, known, strict=True)]
         out = guarded(wanted, torch.zeros_like(wanted, dtype=torch.bool), poison)
         try:
-            self.tasks.run((*held, out), box, self.numbers)
+            self.run_task((*held, out), box, self.numbers)
         except RunError as error:
             what = f"{self.label}, task {self._shown(box)}: {error.message}"
             raise RunError(what, location=error.location, remedy=error.remedy) from error
@@ -408,8 +399,8 @@ def _trials(kernel: UserKernel, call: Sequence[Any], number: int) -> Iterator[_T
     numbers = tuple(given[name] for name, _ in kernel.numbers)
     label = f"{kernel.name}, call {number}"
     if kernel.cpp is not None:
-        tasks = CppTasks.of(kernel, tensors, wanted)
-        yield _Trial(kernel, label, tensors, numbers, wanted, tasks)
+        run = _cpp_tasks(kernel, tensors, wanted)
+        yield _Trial(kernel, label, tensors, numbers, wanted, run)
     if kernel.triton is not None:
-        tasks = TritonTasks(kernel)
-        yield _Trial(kernel, f"{label} in Triton", tensors, numbers, wanted, tasks)
+        run = TritonTasks(kernel).run
+        yield _Trial(kernel, f"{label} in Triton", tensors, numbers, wanted, run)
