@@ -226,14 +226,21 @@ retained."""
 @dataclass(frozen=True, slots=True)
 class Step:
     """A placed item. finish[u]: when unit u is next free; unchanged for units that have no part of
-    it."""
+    it. awaited: indices of earlier items, each with a mask of the units whose parts it needs."""
 
     node: Node
     parts: Parts
     units: tuple[int, ...]
     footprints: tuple[Footprint, ...]
     finish: Times
-    after: Awaited
+    awaited: tuple[tuple[int, Mask], ...]
+
+    @property
+    def after(self) -> Awaited:
+        """What the item waits for."""
+        return frozenset(
+            (index, int(unit)) for index, units in self.awaited for unit in np.flatnonzero(units)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,14 +313,14 @@ class Timeline:
         footprints = self.footprints.of(node.item, parts)
         wait = self.costs.wait_seconds
         start = np.where(self._reads_earlier(footprints), np.maximum(self.free, wait), self.free)
-        after: set[tuple[int, int]] = set()
+        awaited: list[tuple[int, Mask]] = []
         for index in node.before:
             step = self.steps.get(index)
             met = None if step is None else self._met(footprints, step.footprints)
             if step is None or met is None:
                 continue
             start = np.maximum(start, np.where(met, step.finish + wait, 0.0).max(axis=1))
-            after |= {(index, int(unit)) for unit in np.flatnonzero(met.any(axis=0))}
+            awaited.append((index, np.asarray(met.any(axis=0))))
         finish = start
         units = tuple(range(self.units))
         if isinstance(node.item, Kernel):
@@ -321,7 +328,7 @@ class Timeline:
             finish[list(units)] = start[list(units)]
             for part in parts:
                 finish[part.unit] += part_seconds(node.item, part, self.costs)
-        return Step(node, parts, units, footprints, finish, frozenset(after))
+        return Step(node, parts, units, footprints, finish, tuple(awaited))
 
     def place(self, step: Step) -> None:
         """Record a step and make its units busy until its finish."""
