@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, ClassVar, TypeVar
+from unittest import mock
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
+from hypothesis.internal.conjecture import engine
 from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, PrimitiveProvider
 
 T = TypeVar("T")
@@ -84,6 +86,8 @@ class Choices:
         return self.draw(st.lists(parts, min_size=least, max_size=most))
 
 
+MOST_CHOICES = 1 << 16
+"""Of one text, most of them a byte each; with hypothesis' own limit large programs are left out."""
 UNCHECKED = (
     HealthCheck.data_too_large,
     HealthCheck.filter_too_much,
@@ -146,4 +150,5 @@ def _run(
         use(text)
 
     Seeded.seed = seed
-    test()
+    with mock.patch.object(engine, "BUFFER_SIZE", MOST_CHOICES):
+        test()
