@@ -236,9 +236,9 @@ INSTANCE_FLOATS = (
 )  # fmt: skip
 INSTANCE_TESTS = (
     "({n} < {n})", "({n} <= {n})", "({n} > {n})", "({n} >= {n})", "({n} == {n})", "({n} != {n})",
-    "({p} < {p})", "({p} >= {p})", "({q} and {q})", "({q} or {q})", "(not {q})", "(not ({n} > {k}))",
-    "(not {q})", "{s} in ('a', 'bc')", "({s} == {s})",
-    "{s} in ('a', 'bc')", "bool({t}.sum() > {n})", "bool({t}.sum() > {n})",
+    "({p} < {p})", "({p} >= {p})", "({q} and {q})", "({q} or {q})", "(not {q})",
+    "(not ({n} > {k}))", "(not {q})", "{s} in ('a', 'bc')", "({s} == {s})", "{s} in ('a', 'bc')",
+    "bool({t}.sum() > {n})", "bool({t}.sum() > {n})",
     "bool(({H} > 0.125).all())", "bool(({H} > 0.125).all())", "({M} is None)", "({M} is not None)",
     "({M} is None)", "{q}", "{q}", "{q}", "{n} > {k}", "(({n} > {k}) if {q} else {q})",
     "({q} if ({n} < {n}) else {q})", "({q} if ({s} == {s}) else ({n} < {k}))",
