@@ -57,7 +57,7 @@ def _up_to(most: int) -> st.SearchStrategy[int]:
 
 
 class Choices:
-    """What a writer asks. The simplest answers are the first of several, no, and few."""
+    """Answers to the questions of a writer, the simplest of which are the first, no, and few."""
 
     def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:
         self.draw = draw
@@ -77,11 +77,11 @@ class Choices:
         return [left.pop(self.number(0, len(left) - 1)) for _ in range(min(count, len(left)))]
 
     def part(self, make: Callable[[], T]) -> T:
-        """What is made, as a part that can be left out when all becomes smaller."""
+        """Make a part that can be left out when all becomes smaller."""
         return self.draw(st.none().map(lambda _: make()))
 
     def several(self, least: int, most: int, make: Callable[[], T]) -> list[T]:
-        """So many times what is made."""
+        """Make some parts, each of which can be left out."""
         parts = st.none().map(lambda _: make())
         return self.draw(st.lists(parts, min_size=least, max_size=most))
 
@@ -97,7 +97,7 @@ UNCHECKED = (
 
 
 class Fails(Exception):
-    """What is looked for, so that hypothesis makes it smaller."""
+    """Raised for a text that is looked for, so that hypothesis makes it smaller."""
 
 
 def drawn(write: Callable[[Choices], str], seed: int) -> str:

@@ -25,7 +25,7 @@ Group = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What programs of one kind are made of.
+    """The parts that programs of one kind are made of.
 
     expressions: groups of templates that are as likely as each other. statements: groups with
     weights, the simplest first. plain: numbers at the leaves. computed: how many of 100 numbers are

@@ -78,7 +78,7 @@ if __name__ == "__main__":
 
 
 def run_again(path: str, part: str, seed: int, machine: str) -> str:
-    """What becomes of a printed source."""
+    """The verdict on a printed source."""
     source = source_of(part, seed, (machine,), Path(path).read_text())
     outcome = try_program(source.program())
     return f"{outcome.verdict}: {outcome.reason}\n{outcome.detail}"

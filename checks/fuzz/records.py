@@ -20,8 +20,8 @@ PLAIN = {
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a field holds. make: an expression that makes a value at random, with `r` to draw and
-    `d` levels below. plain: a value. nested: it holds objects of classes of the program."""
+    """Data that a field holds. make: an expression that makes a value at random, with `r` to draw
+    and `d` levels below. plain: a value. nested: it holds objects of classes of the program."""
 
     annotation: str
     make: str
@@ -111,7 +111,7 @@ def random_object(draw: Choices, names: Sequence[str]) -> Kind:
 
 
 def maybe(kind: Kind) -> Kind:
-    """What may be None."""
+    """A kind of data, or None."""
     if kind.annotation.endswith("None"):
         return kind
     chance = "d <= 0 or r.random() < 0.25" if kind.nested else "r.random() < 0.4"

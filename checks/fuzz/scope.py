@@ -1,4 +1,4 @@
-"""What a block of a random program may read and change: names, with values for several samples.
+"""The names that a block of a random program may read and change, with values for several samples.
 
 An expression fits where eager computes it for every sample: one call's arguments, several choices
 of sizes, or several instances. So what a random program computes fits together: shapes, dtypes,
@@ -30,7 +30,7 @@ GONE = object()
 
 
 class Misfit(Exception):
-    """What was drawn cannot stand here."""
+    """Raised where something that was drawn cannot stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ EACH = ("[{item} for e in {list}]", "[{item} for e in {list}]", "[{item} for e i
 
 
 def fields(value: Any) -> dict[str, Any]:
-    """What an object of a class of the program holds, by name."""
+    """The parts of an object of a class of the program, by name."""
     if type(value).__module__ != "builtins":
         return {}
     return value._asdict() if hasattr(value, "_asdict") else getattr(value, "__dict__", {})
@@ -163,7 +163,7 @@ def signature(value: Any) -> str:
 
 
 def same_type(one: Any, other: Any) -> bool:
-    """Whether a variable may hold the one and then the other."""
+    """True where a variable may hold the one and then the other."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return one.shape == other.shape and one.dtype == other.dtype
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
@@ -194,7 +194,7 @@ class Scope:
     outer: frozenset[str] = frozenset()
     """Names of the function around, which this one may not assign."""
     risky: bool = False
-    """What raises for some of the samples may be written."""
+    """Expressions that raise for some of the samples may be written."""
     _held: list[Text] | None = None
 
     def inner(self, samples: list[dict[str, Any]] | None = None) -> Scope:
@@ -232,7 +232,7 @@ class Scope:
         return found
 
     def _fits(self, values: Values) -> bool:
-        """Whether a variable may hold them: not complex, not too large, and of one kind."""
+        """True where a variable may hold them: not complex, not too large, and of one kind."""
         values = [value for value in values if value is not GONE]
         first, limits = values[0], self.grammar
         for value in values:
@@ -270,7 +270,7 @@ class Scope:
 
     # ---- names -----------------------------------------------------------------------------------
     def held(self) -> list[Text]:
-        """What can be read: names, and parts of objects and tuples."""
+        """Everything that can be read: names, and parts of objects and tuples."""
         if self._held is None:
             common = [n for n in self.samples[0] if all(n in names for names in self.samples)]
             texts = [Text(name, [names[name] for names in self.samples]) for name in common]
@@ -325,8 +325,8 @@ class Scope:
         return Text(text, self.evaluate(text))
 
     def fill(self, template: str, depth: int, given: dict[str, str] | None = None) -> str:
-        """The template with its slots filled. What becomes of slots that are the same wherever they
-        occur is in `given` afterwards."""
+        """The template with its slots filled. Slots that are the same wherever they occur are in
+        `given` afterwards."""
         chosen = {} if given is None else given
 
         def part(match: re.Match[str]) -> str:
@@ -341,7 +341,7 @@ class Scope:
         return SLOT.sub(part, template)
 
     def slot(self, letter: str, depth: int, chosen: dict[str, str]) -> str:
-        """What stands in a slot."""
+        """The text that stands in a slot."""
         draw = self.choices
         if letter in LITERALS and letter not in KINDS:
             rare = letter == "c" and draw.chance(0.05)
@@ -479,12 +479,12 @@ class Scope:
         return one
 
     def maybe(self) -> str:
-        """What is None for some samples alone; else any object."""
+        """Something that is None for some samples alone; else any object."""
         held = [one.text for one in self.held() if len({v is None for v in one.values}) > 1]
         return self.choices.one_of(held or self.names(KINDS["y"]) or ["None"])
 
     def field(self, name: str, depth: int) -> str:
-        """What the field of a class may hold."""
+        """Something that the field of a class may hold."""
         plain, signatures = self.grammar.samples[name]
         held = self.names(lambda value: signature(value) in signatures)
         if held and not self.choices.chance(0.4):

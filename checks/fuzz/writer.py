@@ -477,7 +477,7 @@ class SizesWriter(ModuleWriter):
 
 
 def _eager_calls(text: str) -> bool:
-    """Whether eager computes most of the calls."""
+    """True where eager computes most of the calls."""
     namespace: dict[str, Any] = {}
     exec(text, namespace)
     failed = 0
