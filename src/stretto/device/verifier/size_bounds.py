@@ -1,9 +1,8 @@
 """Prove that accesses are inside their buffers for every value of the symbols.
 
-The range of each index is computed in sizes, not in numbers: variable 0 of an operator
-over n rows is in 0 .. n-1, and i0 + m is in m .. n+m-1. Accesses that are not proved
-are rejected. Positions that depend on registers or on memory are left to checks at run
-time, as in `bounds`.
+The range of each index is computed in sizes, not in numbers: variable 0 of an operator over n rows
+is in 0 .. n-1, and i0 + m is in m .. n+m-1. Accesses that are not proved are rejected. Positions
+that depend on registers or on memory are left to checks at run time, as in `bounds`.
 """
 
 from __future__ import annotations
