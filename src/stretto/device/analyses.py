@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -39,8 +39,10 @@ from stretto.device.functions import FUNCTIONS
 from stretto.device.operator import Stage
 from stretto.device.program import DeviceProgram, Item, Schedule, Signal, Wait
 from stretto.device.regions import statement_regions
-from stretto.device.tree import Call, For, Let, Node, Rotation, assigns, leaves, swaps
+from stretto.device.tree import Call, Check, For, Let, Node, Rotation, assigns, leaves, swaps
 from stretto.ir.size_bounds import at_most
+
+L = TypeVar("L")
 
 Units = frozenset[int]
 
@@ -153,20 +155,30 @@ Known = Mapping[Reg, Number]
 """The registers whose value is known."""
 
 
-def entered_loops(body: Node[Schedule]) -> frozenset[int]:
+class HasStatements(Protocol):
+    """A leaf whose register statements are known."""
+
+    @property
+    def statements(self) -> tuple[Let | Check, ...]: ...
+
+
+Straight = TypeVar("Straight", bound=HasStatements)
+
+
+def entered_loops(body: Node[Straight]) -> frozenset[int]:
     """Return the identities of the loops of a function that run at least one iteration whenever
     they are reached."""
-    analysis = _Entered()
+    analysis = _Entered[Straight]()
     analysis.end(body, {})
     return frozenset(loop for loop, is_entered in analysis.entered.items() if is_entered)
 
 
-class _Entered(Facts[Schedule, Known]):
+class _Entered(Facts[Straight, Known]):
     def __init__(self) -> None:
         super().__init__()
         self.entered: dict[int, bool] = {}
 
-    def after(self, body: Schedule, state: Known) -> Known:
+    def after(self, body: Straight, state: Known) -> Known:
         for item in body.statements:
             if isinstance(item, Let):
                 state = _assigned(state, item)
@@ -175,18 +187,18 @@ class _Entered(Facts[Schedule, Known]):
     def merge(self, a: Known, b: Known) -> Known:
         return {register: value for register, value in a.items() if b.get(register) == value}
 
-    def call(self, call: Call[Schedule], state: Known) -> tuple[Node[Schedule], Known]:
+    def call(self, call: Call[Straight], state: Known) -> tuple[Node[Straight], Known]:
         return call, _without(state, call)
 
-    def begin(self, node: For[Schedule], state: Known) -> Known:
+    def begin(self, node: For[Straight], state: Known) -> Known:
         return _without(state, node)
 
-    def loop(self, node: Loop[Schedule], state: Known) -> tuple[Node[Schedule], Known]:
+    def loop(self, node: Loop[Straight], state: Known) -> tuple[Node[Straight], Known]:
         # The walk of an enclosing loop repeats this, the last time with what holds in every turn.
         self.entered[id(node)] = self._is_entered(node, state)
         return super().loop(node, state)
 
-    def _is_entered(self, node: Loop[Schedule], state: Known) -> bool:
+    def _is_entered(self, node: Loop[Straight], state: Known) -> bool:
         if not isinstance(node, For):
             return bool(self.end(node.head, state).get(node.condition, False))
         first, last = _bound(node.start, state), _bound(node.stop, state)
@@ -195,7 +207,7 @@ class _Entered(Facts[Schedule, Known]):
         return at_most(first + 1, last) if node.step > 0 else at_most(last + 1, first)
 
 
-def _without(state: Known, node: Node[Schedule]) -> Known:
+def _without(state: Known, node: Node[L]) -> Known:
     gone = {*assigns(node)}
     return {register: value for register, value in state.items() if register not in gone}
 
@@ -254,8 +266,6 @@ def _bound(expr: Expr, state: Known) -> Index | None:
 # ---- Buffers that a function may still access after each of its leaves; other buffers need not be
 # tracked.
 
-
-L = TypeVar("L")
 
 BufferNames = frozenset[str]
 

@@ -292,8 +292,8 @@ def test_each_barrier_is_needed_on_some_way(name: str, units: int) -> None:
     (entry,) = compiled_program(name, units)[0].signatures
     for _, launch in entry.stages.product.plan.launches:
         printed = Printed(launch.program)
-        assert printed.missing(printed.bodies) == []
-        superfluous = [at for at, bodies in printed.removals() if not printed.missing(bodies)]
+        assert printed.missing(printed.functions) == []
+        superfluous = [at for at, changed in printed.removals() if not printed.missing(changed)]
         assert superfluous == []
 
 

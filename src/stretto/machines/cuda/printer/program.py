@@ -139,7 +139,7 @@ class _ProgramPrinter:
         self.words = words
         self.style = style
         self.parts = ModuleParts(program, style.inline, style.warps, kept)
-        self.main = TeamPrinter(self.parts, program.tree.main)
+        self.main = TeamPrinter(self.parts, self.parts.functions["main"])
         thread = style.registers, min(style.registers, AHEAD_REGISTERS)
         budget, ahead = (registers * 4 * WARP * style.warps for registers in thread)
         define, fresh = self.parts.define, self.parts.fresh
@@ -218,7 +218,7 @@ class _ProgramPrinter:
     def _main(self) -> code.Block:
         main = self.main
         main.whole()
-        body = (*main.finished(), *self._results())
+        body = (*main.out.statements, *self._results())
         first, needed = self._first(), code.live(body, frozenset())
         moving = main.moving | {
             variable(name): first.get(name, kept.first)

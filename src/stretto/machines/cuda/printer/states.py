@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stretto.device.tree import Call, walk
+from stretto.device.runs import called, reached
 from stretto.ir.sizes import Size, ceil_div
 from stretto.machines import statements as code
 from stretto.machines.cuda.printer.function import FRAME, FRAME_UNIT, TeamPrinter, requirement
@@ -47,7 +47,7 @@ class Routine:
     printer: TeamPrinter
     entry: int
     frame: int | Size
-    reaches: frozenset[str]
+    reaches: set[str]
 
     @property
     def name(self) -> str:
@@ -75,23 +75,21 @@ class StateMachine:
 
     def __post_init__(self) -> None:
         tree = self.parts.program.tree
-        callees = {
-            f.name: {n.function for n in walk(f.body) if isinstance(n, Call)}
-            for f in tree.functions
-        }
+        callees = {f.name: called(f.body) for f in tree.functions}
         for function in tree.functions:
             frame = ceil_div(self.parts.program.frame(function.name).end, FRAME_UNIT).dim
-            printer = TeamPrinter(self.parts, function)
-            routine = Routine(printer, len(self.states), frame, _reachable(function.name, callees))
+            printer = TeamPrinter(self.parts, self.parts.functions[function.name])
+            routine = Routine(printer, len(self.states), frame, reached(function.name, callees))
             self.routines[function.name] = routine
             self.states.append(State(routine))
 
     def statements(self, results: code.Block, first: Mapping[str, Term]) -> code.Block:
         """Return the loop over states. results: statements that store main's results. first:
         initial values of variables, where they are not 0."""
-        bodies = self.bodies()
         for routine in self.routines.values():
-            self.add(routine, bodies[routine.name], results)
+            routine.printer.whole()
+        for routine in self.routines.values():
+            self.add(routine, tuple(routine.printer.out.statements), results)
         out = code.Builder()
         for name in (FRAME, DEPTH, TOP):
             out.assign(name, ZERO)
@@ -125,30 +123,6 @@ class StateMachine:
         used = code.mentioned(tuple(state.body))
         places = state.owner.printer.places.items()
         return tuple(code.Assign(name, place) for name, place in places if name.text in used)
-
-    def bodies(self) -> dict[str, code.Block]:
-        """Return the statements of the functions, with barriers between them.
-
-        What may have been touched at the entry and exit of each function is propagated through
-        calls to a fixpoint, twice: in the first round the accesses of callees are not known yet, so
-        barriers that order other accesses are still missing.
-        """
-        for routine in self.routines.values():
-            routine.printer.whole()
-        self._followed()
-        self.parts.accessed.entries.clear()
-        return self._followed()
-
-    def _followed(self) -> dict[str, code.Block]:
-        printers = {name: routine.printer for name, routine in self.routines.items()}
-        placers = {name: printer.barriers() for name, printer in printers.items()}
-        blocks = {name: tuple(printer.out.statements) for name, printer in printers.items()}
-        accessed = self.parts.accessed
-        while True:
-            accessed.changed = False
-            bodies = {name: placers[name].function(name, blocks[name]) for name in printers}
-            if not accessed.changed:
-                return bodies
 
     def add(self, routine: Routine, body: code.Block, results: code.Block) -> None:
         """Add the states of a function."""
@@ -278,16 +252,6 @@ def _move(
 
 def _down(name: Term, step: int) -> code.Assign:
     return code.Assign(name, literal(step), operator="-=")
-
-
-def _reachable(name: str, callees: Mapping[str, set[str]]) -> frozenset[str]:
-    found: set[str] = set()
-    waiting = [name]
-    while waiting:
-        new = callees[waiting.pop()] - found
-        found |= new
-        waiting += new
-    return frozenset(found)
 
 
 def as_word(value: Term, kind: str) -> Term:
