@@ -25,8 +25,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from stretto.device.analyses import awaited_ends, entered_loops, has_end, has_waits
-from stretto.device.expr import Buffer, Expr, Index, Position, Reg, loads
+from stretto.device.analyses import awaited_ends, has_end, has_waits
+from stretto.device.expr import Apply, Buffer, Expr, Index, Position, Reg, loads
 from stretto.device.flow import Flow, Loop
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, Schedule
@@ -49,6 +49,7 @@ from stretto.device.tree import (
     rebuilt,
     walk,
 )
+from stretto.ir.types import DType
 from stretto.machines.cuda.printer.accesses import (
     Access,
     Accesses,
@@ -177,7 +178,8 @@ class Barriers(Flow[Steps, Steps, Touched]):
 
     counters: by the id of a loop, pseudo-registers for its counter and the end of its range, which
     are evaluated before it. changing: the registers that a loop assigns. heads: what may have been
-    touched before an iteration of a loop, as far as the fixpoint iteration has found.
+    touched before an iteration of a loop, as far as the fixpoint iteration has found. entered:
+    whether a loop surely has an iteration.
     """
 
     def __init__(self, accessed: ProgramAccesses, function: TreeFunction[Steps]) -> None:
@@ -186,10 +188,10 @@ class Barriers(Flow[Steps, Steps, Touched]):
         self.every = accessed.every
         self.sharing = accessed.sharings[function.name]
         self.body = function.body
-        self.entered = entered_loops(function.body)
         self.counters: dict[int, tuple[Reg, Reg]] = {}
         self.changing: dict[int, tuple[Reg, ...]] = {}
         self.heads: dict[int, Touched] = {}
+        self.entered: dict[int, bool] = {}
         for number, node in enumerate(filter(is_loop, walk(function.body))):
             self.counters[id(node)] = Reg(f"counter {number}"), Reg(f"end {number}")
         for node in filter(is_loop, walk(function.body)):
@@ -281,6 +283,8 @@ class Barriers(Flow[Steps, Steps, Touched]):
 
     # ---- loops ---------------------------------------------------------------------------------
     def loop(self, node: Loop[Steps], state: Touched) -> tuple[Node[Steps], Touched]:
+        # The walk of a loop around it repeats this, the last time with what holds in every turn.
+        self.entered[id(node)] = self.is_entered(node, state)
         barrier: tuple[Node[Steps], ...] = ()
         if isinstance(node, For):
             reads = loaded(inputs(node))
@@ -292,6 +296,14 @@ class Barriers(Flow[Steps, Steps, Touched]):
                 state = state.assigned(counter, None)
         made, state = self.iterated(node, state)
         return joined((*barrier, made)), state
+
+    def is_entered(self, node: Loop[Steps], state: Touched) -> bool:
+        """Return True if a loop surely has an iteration in each unit."""
+        if isinstance(node, While):
+            flag = Position(Index.of(node.condition))
+            return self.visit(node.head, state)[1].registers.holds(flag) is True
+        goes_on = Apply("lt" if node.step > 0 else "gt", (node.start, node.stop), DType.BOOL)
+        return not node.parallel and state.registers.holds(goes_on) is True
 
     def iterated(self, node: Loop[Steps], state: Touched) -> tuple[Node[Steps], Touched]:
         """Iterate a loop to a fixpoint; return it, and what has been touched where its head leaves
@@ -307,8 +319,7 @@ class Barriers(Flow[Steps, Steps, Touched]):
             state = state.grown(end, turn)
             turn += 1
         self.heads[id(node)] = state
-        # In a parallel loop some units may have no iteration.
-        if id(node) in self.entered and not (isinstance(node, For) and node.parallel):
+        if self.entered[id(node)]:
             behind = end if isinstance(node, For) else self.visit(node.head, end)[1]
         return made, behind
 

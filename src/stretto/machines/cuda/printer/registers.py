@@ -79,6 +79,9 @@ class Registers:
         if expr is not None and register.dtype is DType.I64:
             index = self.index(expr)
         limits = (None, None) if index is None else self._limits(index)
+        if expr is not None and register.dtype is DType.BOOL:
+            holds = self.holds(expr)
+            index = None if holds is None else Index(const=int(holds))
         step = None if index is None else index - Index.of(register)
         if step is not None and step.is_const:
             change = Change(register, _instead(register, Index.of(register) - step))
@@ -133,8 +136,8 @@ class Registers:
     # ---- expressions -------------------------------------------------------------------------
     def index(self, expr: Expr) -> Index | None:
         """Return an expression in terms of registers without a known value. None unless it is a
-        sum of registers with small factors and a small constant; a load is never followed,
-        since memory may change."""
+        number, or a sum of registers with small factors and a small constant; a load is never
+        followed, since memory may change."""
         match expr:
             case Const(bool()):
                 return None
@@ -147,6 +150,8 @@ class Registers:
                 return None if holds is None else self.index(yes if holds else no)
             case _:
                 return None
+        if found.is_const:
+            return found if abs(found.const) < LARGEST else None
         numbers = (found.const, *(factor for _, factor in found.terms))
         is_followed = all(abs(number) <= LARGEST_STEP for number in numbers) and all(
             isinstance(atom, Reg | Symbol) for atom, _ in found.terms
@@ -156,6 +161,10 @@ class Registers:
     def holds(self, condition: Expr) -> bool | None:
         """Return True if the condition surely holds, False if it surely does not, else None."""
         match condition:
+            case Const(bool() as value):
+                return value
+            case Position(index) if (known := self.known(index)).is_const:
+                return known.const != 0
             case Apply("and" | "bitwise_and" | "or" | "bitwise_or" as function, (one, other)):
                 found = self.holds(one), self.holds(other)
                 decides = function in ("or", "bitwise_or")
@@ -169,6 +178,10 @@ class Registers:
                 return self._is_at_most(one, other, 0)
             case Apply("gt" | "ge" as function, (one, other)):
                 return self._is_at_most(other, one, int(function == "gt"))
+            case Apply("eq" | "ne" as function, (one, other)):
+                found = self._is_at_most(one, other, 0), self._is_at_most(other, one, 0)
+                equal = False if False in found else None if None in found else True
+                return None if equal is None else equal == (function == "eq")
             case _:
                 return None
 
