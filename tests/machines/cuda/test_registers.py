@@ -6,9 +6,9 @@ import pytest
 
 from stretto.device.expr import Access, Apply, Expr, Index, Load, Position, Reg, Var
 from stretto.device.operator import Combine, Kernel, Operator, Span, Stage, TileDim
+from stretto.device.ranges import Range
 from stretto.ir.types import DType
 from stretto.machines.cuda.printer.extents import (
-    Range,
     access_box,
     covers,
     index_range,
@@ -44,8 +44,8 @@ def test_values_are_in_terms_of_registers_without_one() -> None:
 def test_a_step_changes_what_is_said_in_terms_of_a_register() -> None:
     known, (change,) = behind((M, of(N))).assigned(N, of(N, 1))
     assert known.values == {M: Index.of(N) - 1}
-    box = (Range(Index.of(N), Index.of(N) + 1),)
-    assert rewritten(box, N, change.lookup) == (Range(Index.of(N) - 1, Index.of(N)),)
+    box = (Range.of(Index.of(N)),)
+    assert rewritten(box, N, change.lookup) == (Range.of(Index.of(N) - 1),)
 
 
 def test_another_register_takes_the_place_of_one_that_is_lost() -> None:
@@ -122,7 +122,7 @@ def test_nothing_is_said_of_conditions_on_registers_without_limits() -> None:
 
 # ---- parts ---------------------------------------------------------------------------------------
 def item(first: Index | int, last: Index | int) -> tuple[Range, ...]:
-    return (Range(Index.of(first), Index.of(last)),)
+    return (Range(Index.of(first), Index.of(last) - 1),)
 
 
 def test_items_before_a_length_do_not_meet_the_one_that_is_appended() -> None:
@@ -137,7 +137,7 @@ def test_items_before_a_length_do_not_meet_the_one_that_is_appended() -> None:
 
 
 def test_parts_seen_with_other_dims() -> None:
-    row = (Range(Index.of(N), Index.of(N) + 1), Range(Index(), Index(const=3)))
+    row = (Range.of(Index.of(N)), Range(Index(), Index(const=2)))
     flat = item(0, Index.of(N) * 3)
     assert not may_meet(row, (4, 3), flat, (12,), NOTHING)
     assert may_meet(row, (4, 3), item(0, Index.of(N) * 3 + 1), (12,), NOTHING)
@@ -146,19 +146,21 @@ def test_parts_seen_with_other_dims() -> None:
 
 def test_a_part_that_grows_keeps_the_end_that_does_not_move() -> None:
     grown = widened(item(Index.of(N) - 1, Index.of(N)), item(Index.of(N) - 2, Index.of(N) - 1))
-    assert grown == (Range(None, Index.of(N)),)
+    assert grown == (Range(None, Index.of(N) - 1),)
     assert covers(grown, item(Index.of(N) - 7, Index.of(N) - 6))
     assert not covers(grown, item(Index.of(N), Index.of(N) + 1))
 
 
 def test_ranges_of_indices() -> None:
-    ranges = (Range(Index(), Index(const=5)), Range(Index(), Index.of(N)))
+    ranges = (Range(Index(), Index(const=4)), Range(Index(), Index.of(N) - 1))
     one, other = Index.of(Var(0)), Index.of(Var(1))
-    assert index_range(one * -2 + 9, ranges) == Range(Index(const=1), Index(const=10))
-    assert index_range(other + Index.of(M), ranges) == Range(Index.of(M), Index.of(M) + Index.of(N))
-    assert index_range(one // 2, ranges) == Range(Index(), Index(const=3))
-    assert index_range((one + 4) % 3, ranges) == Range(Index(), Index(const=3))
-    assert index_range(one % 8, ranges) == Range(Index(), Index(const=5))
+    assert index_range(one * -2 + 9, ranges) == Range(Index(const=1), Index(const=9))
+    assert index_range(other + Index.of(M), ranges) == Range(
+        Index.of(M), Index.of(M) + Index.of(N) - 1
+    )
+    assert index_range(one // 2, ranges) == Range(Index(), Index(const=2))
+    assert index_range((one + 4) % 3, ranges) == Range(Index(), Index(const=2))
+    assert index_range(one % 8, ranges) == Range(Index(), Index(const=4))
 
 
 def test_the_box_of_a_stage_is_that_of_all_tasks() -> None:

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from stretto.device.expr import Buffer, Expr, Index, Reg
+from stretto.device.ranges import Range
 from stretto.ir.types import DType
 from stretto.machines.cuda.printer.accesses import Access
-from stretto.machines.cuda.printer.extents import Range, known_ends, mapped, rewritten, widened
+from stretto.machines.cuda.printer.extents import known_ends, rewritten, widened
 from stretto.machines.cuda.printer.registers import Change, Registers
 
 FRAMES = Buffer("frames of callees", DType.U8, (), "frames")
@@ -86,7 +87,8 @@ class Touched:
         """Restate an access by current registers in terms of those without a known value."""
         if access.box is None:
             return access
-        return replace(access, box=mapped(access.box, self.registers.known))
+        box = tuple(part.map(self.registers.known) for part in access.box)
+        return replace(access, box=box)
 
     def varying(self, registers: Iterable[Reg]) -> Touched:
         """Drop the values of registers that a loop changes before its first iteration, so that its
@@ -124,10 +126,9 @@ def _from_end(one: Access, back: Index) -> Access:
     if not one.box:
         return one
     first, *others = one.box
-    low, high = first.low, first.high
-    if low is None or high is None or not low.is_const or high - low != Index(const=1):
+    if first.single is None or not first.single.is_const:
         return one
-    return replace(one, box=(Range(low + back, high + back), *others))
+    return replace(one, box=(Range.of(first.single + back), *others))
 
 
 def _changed(units: Units, change: Change) -> Units:
