@@ -8,11 +8,12 @@ from stretto.device.expr import Access, Apply, Expr, Index, Load, Position, Reg,
 from stretto.device.operator import Combine, Kernel, Operator, Span, Stage, TileDim
 from stretto.device.ranges import Range
 from stretto.ir.types import DType
-from stretto.machines.cuda.printer.extents import (
-    access_box,
-    covers,
+from stretto.machines.cuda.printer.accesses import Access as Part
+from stretto.machines.cuda.printer.accesses import (
+    Box,
+    Shape,
+    boxed,
     index_range,
-    may_meet,
     rewritten,
     stage_ranges,
     widened,
@@ -125,6 +126,10 @@ def item(first: Index | int, last: Index | int) -> tuple[Range, ...]:
     return (Range(Index.of(first), Index.of(last) - 1),)
 
 
+def may_meet(a: Box, shape: Shape, b: Box, other: Shape, registers: Registers) -> bool:
+    return Part(X, False, shape, a).may_meet(Part(X, False, other, b), registers)
+
+
 def test_items_before_a_length_do_not_meet_the_one_that_is_appended() -> None:
     length = Index.of(N)
     appended = item(length, length + 1)
@@ -147,8 +152,9 @@ def test_parts_seen_with_other_dims() -> None:
 def test_a_part_that_grows_keeps_the_end_that_does_not_move() -> None:
     grown = widened(item(Index.of(N) - 1, Index.of(N)), item(Index.of(N) - 2, Index.of(N) - 1))
     assert grown == (Range(None, Index.of(N) - 1),)
-    assert covers(grown, item(Index.of(N) - 7, Index.of(N) - 6))
-    assert not covers(grown, item(Index.of(N), Index.of(N) + 1))
+    whole = Part(X, False, (8,), grown)
+    assert whole.covers(Part(X, False, (8,), item(Index.of(N) - 7, Index.of(N) - 6)))
+    assert not whole.covers(Part(X, False, (8,), item(Index.of(N), Index.of(N) + 1)))
 
 
 def test_ranges_of_indices() -> None:
@@ -170,5 +176,5 @@ def test_the_box_of_a_stage_is_that_of_all_tasks() -> None:
     stage = Stage(operator, (Span(3, grid=0, offset=2),))
     kernel = Kernel("k", (TileDim(3, 2),), (stage,))
     ranges = stage_ranges(stage, kernel)
-    assert access_box(access, ranges) == item(Index.of(N) + 2, Index.of(N) + 5)
-    assert access_box(value.access, ranges) == item(2, 5)
+    assert boxed(access, True, ranges).box == item(Index.of(N) + 2, Index.of(N) + 5)
+    assert boxed(value.access, False, ranges).box == item(2, 5)

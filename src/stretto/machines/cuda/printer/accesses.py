@@ -1,28 +1,45 @@
-"""The parts of buffers that the statements of a program access.
+"""Parts of buffers that the statements of a program access, in terms of its registers.
 
 For a kernel it matters where its text has barriers: accesses before the first one may conflict with
 what the unit did earlier, accesses after the last one with what follows.
+
+A box has a range for each dim of a buffer. Unlike those of `device/regions.py`, the ends of a range
+may depend on registers, so that an item appended at position `n` is known to be after the items 0
+.. n - 1. The ends are stated in terms of current register values: when a register changes, the ends
+of earlier accesses are rewritten (`rewritten`).
+
+Positions outside of a buffer are never touched: they are proved to be in range, or checked, or
+masked off. So arithmetic of positions may be compared as if it did not wrap around.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from stretto.device.expr import Buffer
-from stretto.device.operator import Combine, Kernel
-from stretto.machines import statements as code
-from stretto.machines.cuda.printer.extents import (
-    Box,
-    Shape,
-    access_box,
-    covers,
-    may_meet,
-    stage_ranges,
+from stretto.device.expr import Access as Element
+from stretto.device.expr import (
+    Buffer,
+    Dynamic,
+    Extent,
+    Index,
+    Reg,
+    Substitution,
+    Var,
+    strides,
+    substitute_index,
 )
+from stretto.device.operator import Combine, Kernel, Span, Stage
+from stretto.device.ranges import Range, range_of
+from stretto.ir.size_bounds import at_most
+from stretto.ir.sizes import Quantity
+from stretto.machines import statements as code
 from stretto.machines.cuda.printer.kernel import TritonKernel
 from stretto.machines.cuda.printer.registers import Registers
 from stretto.machines.cuda.printer.scalar import BARRIER
+
+Shape = tuple[Extent, ...]
+Box = tuple[Range, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +58,21 @@ class Access:
             return False
         if self.box is None or other.box is None:
             return self.box is None
-        return self.shape == other.shape and covers(self.box, other.box)
+        return self.shape == other.shape and all(
+            (a.low is None or (b.low is not None and at_most(a.low, b.low)))
+            and (a.last is None or (b.last is not None and at_most(b.last, a.last)))
+            for a, b in zip(self.box, other.box, strict=True)
+        )
 
     def may_meet(self, other: Access, registers: Registers) -> bool:
         """Return True if both may touch the same element, provided the buffers are the same."""
         if self.box is None or other.box is None:
             return True
-        return may_meet(self.box, self.shape, other.box, other.shape, registers)
+        if self.shape == other.shape:
+            pairs = [*zip(self.box, other.box, strict=True)]
+        else:
+            pairs = [(_span(self.box, self.shape), _span(other.box, other.shape))]
+        return not any(_precedes(*sides, registers) for x, y in pairs for sides in ((x, y), (y, x)))
 
 
 Accesses = frozenset[Access]
@@ -88,18 +113,10 @@ def _stage_accesses(kernel: Kernel) -> Iterator[Access]:
     for stage in kernel.stages:
         operator, ranges = stage.operator, stage_ranges(stage, kernel)
         for load in operator.reads():
-            yield _access(
-                load.access.buffer, False, load.access.shape, access_box(load.access, ranges)
-            )
-        out = operator.out
-        box = access_box(out, ranges)
-        yield _access(out.buffer, True, out.shape, box)
+            yield boxed(load.access, False, ranges)
+        yield boxed(operator.out, True, ranges)
         if operator.accumulate:
-            yield _access(out.buffer, False, out.shape, box)
-
-
-def _access(buffer: Buffer, writes: bool, shape: Shape, box: Box) -> Access:
-    return Access(buffer, writes, shape, box)
+            yield boxed(operator.out, False, ranges)
 
 
 Place = tuple[Buffer | None, bool]
@@ -147,10 +164,97 @@ class _Way:
 def _places(statement: code.Statement) -> Iterator[Place]:
     """Yield what a statement itself touches, without the statements nested in it."""
     yield from ((buffer, False) for buffer in code.reads(statement))
-    match statement:
-        case code.Store(Buffer() as buffer):
-            yield buffer, True
-        case code.Store() | code.Do() | code.Raw() | code.Call() | code.Run():
-            yield UNKNOWN
-        case _:
-            pass
+    yield from ((buffer, True) for buffer in code.writes(statement))
+
+
+# ---- boxes ----
+def _precedes(one: Range, other: Range, registers: Registers) -> bool:
+    """Return True if a range surely ends before the beginning of another one."""
+    if one.last is None or other.low is None:
+        return False
+    return registers.at_most(one.last + 1, other.low)
+
+
+def widened(old: Box, new: Box) -> Box:
+    """Return a box that contains both. An end at which `new` is or may be larger becomes unknown,
+    so that a fixpoint over a loop is reached soon."""
+    return tuple(
+        Range(
+            a.low if a.low is not None and b.low is not None and at_most(a.low, b.low) else None,
+            a.last
+            if a.last is not None and b.last is not None and at_most(b.last, a.last)
+            else None,
+        )
+        for a, b in zip(old, new, strict=True)
+    )
+
+
+def known_ends(box: Box) -> int:
+    """Return the number of ends of a box that are known."""
+    return sum((one.low is not None) + (one.last is not None) for one in box)
+
+
+def rewritten(box: Box, changed: Reg, lookup: Substitution | None) -> Box:
+    """Substitute a changed register in a box; if `lookup` is None, ends that depend on it become
+    unknown."""
+
+    def end(index: Index) -> Index | None:
+        if all(a != changed for a in index.atoms()):
+            return index
+        return None if lookup is None else substitute_index(index, lookup)
+
+    return tuple(one.map(end) for one in box)
+
+
+def _span(box: Box, shape: Shape) -> Range:
+    """Return the range from the first to the last element, counted from the start of the buffer."""
+    low, last = Index(), Index()
+    for one, extent, stride in zip(box, shape, strides(shape), strict=True):
+        low = low + (Index() if one.low is None else one.low) * stride
+        if one.last is None and isinstance(extent, Reg):
+            return Range(low)
+        last = last + (Index.of(extent) - 1 if one.last is None else one.last) * stride
+    return Range(low, last)
+
+
+def stage_ranges(stage: Stage, kernel: Kernel) -> tuple[Range, ...]:
+    """Return the ranges of the iteration variables of a stage, over all tasks of its kernel."""
+    operator = stage.operator
+    box = (_span_range(span, kernel) for span in stage.box)
+    return (*box, *(Range(Index(), Index.of(extent) - 1) for extent in operator.reduce))
+
+
+def _span_range(span: Span, kernel: Kernel) -> Range:
+    extent = span.extent if span.grid is None else kernel.grid[span.grid].extent
+    return Range(Index(const=span.offset), Index.of(extent) + (span.offset - 1))
+
+
+def boxed(access: Element, writes: bool, ranges: Sequence[Range]) -> Access:
+    """Return the part of a buffer that is touched while variables have these ranges."""
+    pairs = zip(access.index, access.shape, strict=True)
+    box = tuple(_clipped(index_range(index, ranges), extent) for index, extent in pairs)
+    return Access(access.buffer, writes, access.shape, box)
+
+
+def _clipped(found: Range, extent: Extent) -> Range:
+    """Drop positions that are surely outside of the dim."""
+    low, last = found.low, found.last
+    low = Index() if low is not None and at_most(low, 0) else low
+    if last is not None and not isinstance(extent, Reg) and at_most(extent, last + 1):
+        last = Index.of(extent) - 1
+    return Range(low, last)
+
+
+def index_range(index: Index, ranges: Sequence[Range]) -> Range:
+    """Return the range from the smallest to the largest value of an index."""
+
+    def lookup(quantity: Quantity) -> Range:
+        match quantity:
+            case Var(number):
+                return ranges[number]
+            case Dynamic():
+                return Range()
+            case _:
+                return Range.of(Index.of(quantity))
+
+    return range_of(index, lookup)

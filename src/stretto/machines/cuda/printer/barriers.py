@@ -13,7 +13,7 @@ kernels. Where there is none, this pass adds one, as late as possible.
                                  run k_zero: writes a
 
 A data-flow analysis of the control trees tracks what each unit may have touched since its last
-barrier (`touched.py`), by parts of buffers (`extents.py`). Tasks of one kernel do not conflict:
+barrier (`touched.py`), by parts of buffers (`accesses.py`). Tasks of one kernel do not conflict:
 they write different elements.
 
 A call writes to the stack and its return reads from it, so there is always a barrier between the

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from stretto.device.expr import Buffer, Expr, Index, Reg
 from stretto.device.ranges import Range
 from stretto.ir.types import DType
-from stretto.machines.cuda.printer.accesses import Access
-from stretto.machines.cuda.printer.extents import known_ends, rewritten, widened
+from stretto.machines.cuda.printer.accesses import Access, known_ends, rewritten, widened
 from stretto.machines.cuda.printer.registers import Change, Registers
 
 FRAMES = Buffer("frames of callees", DType.U8, (), "frames")
