@@ -8,7 +8,7 @@ statement defines and uses are its fields. Machines import this module as `code`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, TypeVar, cast
@@ -258,10 +258,26 @@ def uses(statement: Statement) -> Iterator[str]:
         yield from term.names
 
 
+def assignments(block: Block) -> Counter[str]:
+    """Return the number of statements in a block that assign each variable."""
+    return Counter(name for statement in walk(block) for name in defines(statement))
+
+
 def reads(statement: Statement) -> Iterator[Buffer]:
     """Yield the buffers that the terms of a statement load from."""
     for term in _terms(statement, targets=False):
         yield from term.reads
+
+
+def writes(statement: Statement) -> tuple[Buffer | None, ...]:
+    """Return the buffers that the statement itself may store to; None: it may access any memory."""
+    match statement:
+        case Store(buffer):
+            return (buffer,)
+        case Do() | Raw() | Call() | Run():
+            return (None,)
+        case _:
+            return ()
 
 
 def blocks(statement: Statement) -> tuple[Block, ...]:
@@ -275,6 +291,19 @@ def blocks(statement: Statement) -> tuple[Block, ...]:
             return head, body
         case _:
             return ()
+
+
+def with_blocks(statement: Statement, change: Callable[[Block], Block]) -> Statement:
+    """Return a statement with its inner blocks replaced by `change` of them, in order."""
+    match statement:
+        case If(_, then, orelse):
+            return replace(statement, then=change(then), orelse=change(orelse))
+        case For(body=body) | Section(body=body):
+            return replace(statement, body=change(body))
+        case Loop(_, head, body):
+            return replace(statement, head=change(head), body=change(body))
+        case _:
+            return statement
 
 
 def walk(block: Block) -> Iterator[Statement]:

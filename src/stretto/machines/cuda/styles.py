@@ -10,8 +10,9 @@ from stretto.device.expr import Buffer
 from stretto.device.plan import Launch, Plan
 from stretto.device.program import DeviceProgram
 from stretto.machines.cuda.compile import CompiledTriton, compile_source
+from stretto.machines.cuda.costs import WARP
 from stretto.machines.cuda.printer.dead_stores import handed_over
-from stretto.machines.cuda.printer.program import WARP, Style, print_launch
+from stretto.machines.cuda.printer.program import Style, print_launch
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.templates.dot import Dot
 from stretto.machines.cuda.toolchain import Target

@@ -34,7 +34,7 @@ from stretto.ir.types import DType
 from stretto.machines import statements as code
 from stretto.machines.control import ControlPrinter, is_checked
 from stretto.machines.cuda.printer.barriers import BarrierStep, EndStep, Steps
-from stretto.machines.cuda.printer.expr import LanePrinter
+from stretto.machines.cuda.printer.expr import LanePrinter, size_term
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import (
     BARRIER,
@@ -44,7 +44,6 @@ from stretto.machines.cuda.printer.scalar import (
     TASK,
     UNIT,
     VALUE_TYPES,
-    size_term,
 )
 from stretto.machines.cuda.printer.stage_nest import tile_count
 from stretto.machines.terms import Term, call, infix, literal, variable

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from stretto.machines import statements as code
 from stretto.machines.terms import call, separated, variable
@@ -37,7 +38,7 @@ class Outlined:
 def outline(body: code.Block, after: frozenset[str]) -> Outlined:
     """Return a function of the statements `body`, after which the variables `after` are live."""
     order = tuple(code.mentioned(body))
-    assigned = {name for statement in code.walk(body) for name in code.defines(statement)}
+    assigned = code.assignments(body)
     gives = tuple(name for name in order if name in assigned and name in after)
     before = code.live(body, frozenset(gives))
     takes = tuple(name for name in order if name in before)
@@ -128,15 +129,15 @@ class Outliner:
         found: list[code.Statement] = []
         for statement, following in zip(block, code.live_behind(block, after), strict=True):
             match statement:
+                case code.If():
+                    arms = partial(self.outlined, after=following)
+                    found.append(code.with_blocks(statement, arms))
                 case code.Section(body, least=least):
                     # Functions take only numbers and addresses, so sections nested in one that
                     # holds weights (least is 1) stay in place.
                     body = body if least == 1 else self.outlined(body, following)
                     piece = self.piece(body, least, following)
                     found += body if piece is None else self.called(piece)
-                case code.If(_, then, orelse):
-                    arms = self.outlined(then, following), self.outlined(orelse, following)
-                    found.append(replace(statement, then=arms[0], orelse=arms[1]))
                 case code.Loop(_, head, body):
                     again = code.live((statement,), following).union(code.uses(statement))
                     between = following | code.live(body, again) | again

@@ -20,6 +20,7 @@ from stretto.device.plan import Guard, Launch, Plan, address_name, busy_units, u
 from stretto.device.program import DeviceProgram
 from stretto.ir.types import DType
 from stretto.machines import statements as code
+from stretto.machines.cuda.costs import WARP
 from stretto.machines.cuda.printer.dead_stores import handed_over
 from stretto.machines.cuda.printer.early import EarlyLoads
 from stretto.machines.cuda.printer.function import BASE, TeamPrinter, arena, pointer_type
@@ -53,8 +54,6 @@ KEPT_REGISTERS = 192
 ptxas then runs out of registers, styles.py tries a style with fewer."""
 AHEAD_REGISTERS = 96
 """Registers of a thread that may hold loads ahead of a wait."""
-WARP = 32
-"""Threads of a warp."""
 LIBRARY = (*FUNCTION_FILES, "prelude.py", "control.py")
 """Files of machines/cuda/printer/parts that every program contains."""
 

@@ -19,6 +19,7 @@ from stretto.device.expr import Buffer
 from stretto.device.operator import Kernel, Stage, Template
 from stretto.ir.types import DType
 from stretto.machines import statements as code
+from stretto.machines.cuda.printer.outline import sunk
 from stretto.machines.cuda.printer.scalar import VALUE_TYPES
 from stretto.machines.cuda.printer.stage_nest import GridBound
 from stretto.machines.cuda.template import power
@@ -173,16 +174,8 @@ def with_kept(body: code.Block, loads: Collection[code.Assign], places: Places) 
     """Replace `loads` in a task by loads from shared memory, each before its first use."""
     if not loads:
         return body
-    found: list[code.Statement] = [_end()]
-    waiting = {load.target.text: load for load in loads}
-    for statement in body:
-        if statement in loads:
-            continue
-        used = {name for inner in code.walk((statement,)) for name in code.uses(inner)}
-        for name in [name for name in waiting if name in used]:
-            found.append(_kept(waiting.pop(name), places))
-        found.append(statement)
-    return tuple(found)
+    rest = tuple(statement for statement in body if statement not in loads)
+    return (_end(), *sunk([_kept(load, places) for load in loads], rest))
 
 
 def _kept(load: code.Assign, places: Places) -> code.Assign:

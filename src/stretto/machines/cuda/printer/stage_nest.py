@@ -18,15 +18,13 @@ from stretto.device.expr import Apply, Expr, Extent, Index, Load, Position, Reg
 from stretto.device.operator import Operator, Span, Stage, TileDim
 from stretto.ir.sizes import Product, Var
 from stretto.ir.types import DType
-from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter
-from stretto.machines.cuda.printer.scalar import TASK, cast_term, size_term
+from stretto.machines.cuda.costs import WARP
+from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter, size_term
+from stretto.machines.cuda.printer.scalar import TASK, cast_term
 from stretto.machines.cuda.printer.stage_frame import LanePlaces, ResultFrame
 from stretto.machines.expressions import HALVES
 from stretto.machines.statements import Builder, For, Naming
 from stretto.machines.terms import Term, call, every, infix, literal, total, variable
-
-LANES = 32
-"""Lanes of a warp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +328,7 @@ class NestPrinter(ABC):
     ) -> LanePrinter:
         """Return a printer for rows that are divided among warps, where all lanes of a warp
         compute the same."""
-        printer = replace(self.block(rows, LANES, warps=warps), alike=True)
+        printer = replace(self.block(rows, WARP, warps=warps), alike=True)
         self.place(printer, dims, 0, start, call("stretto_filled", warps, rows // warps).along(3))
         return printer
 

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from stretto.device.runs import called, reached
 from stretto.ir.sizes import Size, ceil_div
 from stretto.machines import statements as code
+from stretto.machines.cuda.printer.expr import size_term
 from stretto.machines.cuda.printer.function import FRAME, FRAME_UNIT, TeamPrinter, requirement
 from stretto.machines.cuda.printer.parts import ModuleParts
-from stretto.machines.cuda.printer.scalar import OK, UNIT, size_term
+from stretto.machines.cuda.printer.scalar import OK, UNIT
 from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.runtime.results import Status
 

@@ -20,10 +20,11 @@ from typing import ClassVar
 from stretto.device.expr import Expr, Index, Var, substitute_vars
 from stretto.device.operator import SCANS
 from stretto.ir.types import DType
+from stretto.machines.cuda.costs import WARP
 from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter
 from stretto.machines.cuda.printer.scalar import VALUE_TYPES
 from stretto.machines.cuda.printer.stage_frame import ResultFrame
-from stretto.machines.cuda.printer.stage_nest import LANES, BoxDim, NestPrinter, total_size
+from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter, total_size
 from stretto.machines.cuda.template import (
     UNROLL,
     Choice,
@@ -132,10 +133,10 @@ def _chunk(stencil: Stencil, depth: int) -> int:
     """Return the elements that the lanes of a warp read of a row at a time, in vectors of 16
     bytes; 0 if a row should not belong to a warp."""
     operator = stencil.operator
-    if operator.combine in SCANS or depth < LANES or not _along_depth(stencil):
+    if operator.combine in SCANS or depth < WARP or not _along_depth(stencil):
         return 0
     widest = max((load.access.buffer.dtype.itemsize for load, _ in stencil.loads), default=4)
-    return min(depth, LANES * max(16 // widest, 1))
+    return min(depth, WARP * max(16 // widest, 1))
 
 
 def _along_depth(stencil: Stencil) -> bool:
