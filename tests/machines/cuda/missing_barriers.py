@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from stretto.device.program import DeviceProgram
 from stretto.device.tree import Leaf, Node, children, rebuilt
-from stretto.machines.cuda.printer.accesses import Access
+from stretto.machines.cuda.printer.accesses import Access, Touched
 from stretto.machines.cuda.printer.barriers import (
     BARRIER_STEP,
     Barriers,
@@ -21,7 +21,6 @@ from stretto.machines.cuda.printer.barriers import (
     Steps,
 )
 from stretto.machines.cuda.printer.parts import ModuleParts
-from stretto.machines.cuda.printer.touched import Touched
 
 
 class Checker(Barriers):

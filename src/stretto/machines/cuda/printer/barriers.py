@@ -13,8 +13,8 @@ kernels. Where there is none, this pass adds one, as late as possible.
                                  run k_zero: writes a
 
 A data-flow analysis of the control trees tracks what each unit may have touched since its last
-barrier (`touched.py`), by parts of buffers (`accesses.py`). Tasks of one kernel do not conflict:
-they write different elements.
+barrier, by parts of buffers (`accesses.py`). Tasks of one kernel do not conflict: they write
+different elements.
 
 A call writes to the stack and its return reads from it, so there is always a barrier between the
 two: whatever the caller touched before the call is ordered before whatever follows it.
@@ -51,22 +51,20 @@ from stretto.device.tree import (
 )
 from stretto.ir.types import DType
 from stretto.machines.cuda.printer.accesses import (
-    Access,
-    Accesses,
-    KernelAccesses,
-    kernel_accesses,
-)
-from stretto.machines.cuda.printer.kernel import TritonKernel
-from stretto.machines.cuda.printer.registers import Registers
-from stretto.machines.cuda.printer.sharing import IN_FRAMES, Sharing, sharings
-from stretto.machines.cuda.printer.touched import (
     FRAMES,
     NOTHING,
     OWN_FRAMES,
     STACK_READ,
     STACK_WRITTEN,
+    Access,
+    Accesses,
+    KernelAccesses,
     Touched,
+    kernel_accesses,
 )
+from stretto.machines.cuda.printer.kernel import TritonKernel
+from stretto.machines.cuda.printer.registers import Registers
+from stretto.machines.cuda.printer.sharing import IN_FRAMES, Sharing, sharings
 from stretto.schedule.merge import RunStep, SignalStep, StatementStep, Step, WaitStep, merge
 
 

@@ -46,6 +46,7 @@ from stretto.machines.cuda.printer.scalar import (
     VALUE_TYPES,
 )
 from stretto.machines.cuda.printer.stage_nest import tile_count
+from stretto.machines.cuda.template import power
 from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.runtime.results import Status
 from stretto.schedule.merge import (
@@ -313,7 +314,7 @@ class TeamPrinter(ControlPrinter[ModuleParts, Steps]):
     def counters(self) -> int:
         """Return the size of a block of the counters of all units. It is the same for all waits,
         so that sections that differ only in the units they wait for are one function."""
-        return 1 << (self.parts.program.units - 1).bit_length()
+        return power(self.parts.program.units)
 
     def signal(self, step: SignalStep) -> None:
         if not self.parts.has_waits:  # part of a schedule whose waits are between launches

@@ -131,7 +131,7 @@ class MapPrinter(NestPrinter):
         total = total_size(rest)
         wide = max(self.block_size // max(frame.lanes, 1), 1)
         if isinstance(total, int):
-            wide = min(wide, 1 << max(total - 1, 0).bit_length())
+            wide = min(wide, power(total))
         shape = (frame.lanes, wide) if frame.rank == 2 else (frame.lanes,)
         printer = self.scalars.inner()
         if frame.lanes:
