@@ -36,7 +36,7 @@ class Checker(Barriers):
     def ordered(
         self, touched: Touched, accesses: Iterable[Access], units: int, what: object
     ) -> tuple[tuple[Leaf[Steps], ...], Touched]:
-        if self.meet(touched, map(touched.seen, accesses), units):
+        if self.meet(touched, map(touched.in_known_terms, accesses), units):
             self.missing.append(what)
         return (), touched
 

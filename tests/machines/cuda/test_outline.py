@@ -53,8 +53,8 @@ def test_takes_what_it_reads_and_gives_what_is_read_behind_it() -> None:
 
 def test_gives_what_a_loop_may_not_have_assigned() -> None:
     body = (code.Loop(variable("ok"), body=(code.Assign(variable("r"), literal(1)),)),)
-    assert outline(body, frozenset({"r"})).takes == ("ok", "r")
-    assert outline(body, frozenset()).takes == ("ok",)
+    assert outline(body, frozenset({"r"})).parameters == ("ok", "r")
+    assert outline(body, frozenset()).parameters == ("ok",)
 
 
 def test_loops_that_differ_in_names_are_one_function() -> None:

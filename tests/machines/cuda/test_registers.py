@@ -46,26 +46,26 @@ def test_a_step_changes_what_is_said_in_terms_of_a_register() -> None:
     known, (change,) = behind((M, of(N))).assigned(N, of(N, 1))
     assert known.values == {M: Index.of(N) - 1}
     box = (Range.of(Index.of(N)),)
-    assert rewritten(box, N, change.lookup) == (Range.of(Index.of(N) - 1),)
+    assert rewritten(box, N, change.substitution) == (Range.of(Index.of(N) - 1),)
 
 
 def test_another_register_takes_the_place_of_one_that_is_lost() -> None:
     known, (change,) = behind((M, of(N, 2)), (K, of(N, 5))).assigned(N, None)
     assert known.values == {K: Index.of(M) + 3}
-    assert change.lookup is not None and change.lookup(N) == Index.of(M) - 2
+    assert change.substitution is not None and change.substitution(N) == Index.of(M) - 2
 
 
 def test_what_is_loaded_is_not_known() -> None:
     known, changes = behind((M, of(N, 1))).assigned(M, load(X, 0))
     assert known == NOTHING and changes == ()  # nothing is said in terms of it
     known, (change,) = behind((N, number(1))).joined(NOTHING).assigned(N, load(X, 0))
-    assert known == NOTHING and change.register == N and change.lookup is None
+    assert known == NOTHING and change.register == N and change.substitution is None
 
 
 def test_a_register_that_follows_from_itself_and_is_lost() -> None:
     known, (change,) = NOTHING.assigned(N, Position(Index.of(N) * 2))
-    assert known.values == {} and change.lookup is None
-    assert rewritten((Range(Index.of(N), None),), N, change.lookup) == (Range(),)
+    assert known.values == {} and change.substitution is None
+    assert rewritten((Range(Index.of(N), None),), N, change.substitution) == (Range(),)
 
 
 def test_narrow_registers_wrap_around() -> None:
@@ -126,17 +126,17 @@ def item(first: Index | int, last: Index | int) -> tuple[Range, ...]:
     return (Range(Index.of(first), Index.of(last) - 1),)
 
 
-def may_meet(a: Box, shape: Shape, b: Box, other: Shape, registers: Registers) -> bool:
-    return Part(X, False, shape, a).may_meet(Part(X, False, other, b), registers)
+def may_overlap(a: Box, shape: Shape, b: Box, other: Shape, registers: Registers) -> bool:
+    return Part(X, False, shape, a).may_overlap(Part(X, False, other, b), registers)
 
 
 def test_items_before_a_length_do_not_meet_the_one_that_is_appended() -> None:
     length = Index.of(N)
     appended = item(length, length + 1)
-    assert not may_meet(item(0, length), (8,), appended, (8,), NOTHING)
-    assert may_meet(item(0, length + 1), (8,), appended, (8,), NOTHING)
-    assert may_meet(item(0, 1), (8,), appended, (8,), NOTHING)
-    assert not may_meet(
+    assert not may_overlap(item(0, length), (8,), appended, (8,), NOTHING)
+    assert may_overlap(item(0, length + 1), (8,), appended, (8,), NOTHING)
+    assert may_overlap(item(0, 1), (8,), appended, (8,), NOTHING)
+    assert not may_overlap(
         item(0, 1), (8,), appended, (8,), behind((N, number(1))).grown(behind((N, number(2))))
     )
 
@@ -144,9 +144,9 @@ def test_items_before_a_length_do_not_meet_the_one_that_is_appended() -> None:
 def test_parts_seen_with_other_dims() -> None:
     row = (Range.of(Index.of(N)), Range(Index(), Index(const=2)))
     flat = item(0, Index.of(N) * 3)
-    assert not may_meet(row, (4, 3), flat, (12,), NOTHING)
-    assert may_meet(row, (4, 3), item(0, Index.of(N) * 3 + 1), (12,), NOTHING)
-    assert may_meet((Range(), Range()), (4, 3), flat, (12,), NOTHING)
+    assert not may_overlap(row, (4, 3), flat, (12,), NOTHING)
+    assert may_overlap(row, (4, 3), item(0, Index.of(N) * 3 + 1), (12,), NOTHING)
+    assert may_overlap((Range(), Range()), (4, 3), flat, (12,), NOTHING)
 
 
 def test_a_part_that_grows_keeps_the_end_that_does_not_move() -> None:

@@ -10,7 +10,7 @@ from stretto.device.operator import Combine, Kernel
 from stretto.device.user_kernels import UserKernel, kernel_of
 from stretto.errors import BuildError, SourceLocation
 
-TYPES = Path(__file__).parent / "printer" / "parts" / "tile.py"
+TYPES = Path(__file__).parent / "printer" / "library" / "tile.py"
 
 
 def user_kernels(kernels: Iterable[Kernel]) -> tuple[UserKernel, ...]:

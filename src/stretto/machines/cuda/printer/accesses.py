@@ -66,7 +66,7 @@ class Access:
             for a, b in zip(self.box, other.box, strict=True)
         )
 
-    def may_meet(self, other: Access, registers: Registers) -> bool:
+    def may_overlap(self, other: Access, registers: Registers) -> bool:
         """Return True if both may touch the same element, provided the buffers are the same."""
         if self.box is None or other.box is None:
             return True
@@ -84,13 +84,12 @@ Accesses = frozenset[Access]
 class KernelAccesses:
     """Accesses of a kernel's tasks around the barriers in its text.
 
-    before: what a task may touch before its first barrier; behind: what it may touch after its last
-    one. passes: True if every path through its text has a barrier.
+    always_has_barrier: True if every path through its text has one.
     """
 
-    before: Accesses
-    behind: Accesses
-    passes: bool
+    before_first_barrier: Accesses
+    after_last_barrier: Accesses
+    always_has_barrier: bool
 
 
 def kernel_accesses(kernel: Kernel, text: TritonKernel) -> KernelAccesses:
@@ -99,16 +98,17 @@ def kernel_accesses(kernel: Kernel, text: TritonKernel) -> KernelAccesses:
     after the barriers."""
     everything = frozenset(_stage_accesses(kernel))
     if any(stage.operator.combine is Combine.KERNEL for stage in kernel.stages):
-        return KernelAccesses(everything, everything, passes=False)  # the user's text is not known
-    way = _Way()
+        # The user's text is not known.
+        return KernelAccesses(everything, everything, always_has_barrier=False)
+    way = _PathWalk()
     is_open, behind = way.through(text.function.body, True, frozenset())
 
     def those(found: set[Place] | frozenset[Place]) -> Accesses:
         return frozenset(one for one in everything if (one.buffer, one.writes) in found)
 
     if UNKNOWN in way.before | behind:
-        return KernelAccesses(everything, everything, passes=not is_open)
-    return KernelAccesses(those(way.before), those(behind), passes=not is_open)
+        return KernelAccesses(everything, everything, always_has_barrier=not is_open)
+    return KernelAccesses(those(way.before), those(behind), always_has_barrier=not is_open)
 
 
 def _stage_accesses(kernel: Kernel) -> Iterator[Access]:
@@ -128,7 +128,7 @@ UNKNOWN: Place = (None, True)
 
 
 @dataclass(slots=True)
-class _Way:
+class _PathWalk:
     """A walk over all paths through the text of a task. before: what some path touches before any
     barrier."""
 
@@ -302,10 +302,10 @@ class Touched:
     def joined(self, other: Touched) -> Touched:
         """Join two paths."""
         registers = self.registers.joined(other.registers)
-        mine, theirs = self._told_by_lengths(other), other._told_by_lengths(self)
+        mine, theirs = self._relative_to_lengths(other), other._relative_to_lengths(self)
         return Touched(_union(mine, theirs), registers)
 
-    def _told_by_lengths(self, other: Touched) -> Units:
+    def _relative_to_lengths(self, other: Touched) -> Units:
         """Restate single positions that only this path has. If a register is one number here and
         another one there, a constant position is restated relative to it: if the register is
         the length of a list, its last item is then the last one on both paths."""
@@ -335,7 +335,7 @@ class Touched:
             news = {replace(one, shape=(), box=None): units for one, units in news.items()}
         return Touched(_union(self.units, news), self.registers.grown(other.registers))
 
-    def seen(self, access: Access) -> Access:
+    def in_known_terms(self, access: Access) -> Access:
         """Restate an access by current registers in terms of those without a known value."""
         if access.box is None:
             return access
@@ -387,7 +387,7 @@ def _changed(units: Units, change: Change) -> Units:
     found: dict[Access, int] = {}
     for one, others in units.items():
         if one.box is not None:
-            one = replace(one, box=rewritten(one.box, change.register, change.lookup))
+            one = replace(one, box=rewritten(one.box, change.register, change.substitution))
         found[one] = found.get(one, 0) | others
     return found
 

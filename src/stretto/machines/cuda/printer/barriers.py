@@ -46,7 +46,6 @@ from stretto.device.tree import (
     joined,
     leaves,
     map_leaves,
-    rebuilt,
     walk,
 )
 from stretto.ir.types import DType
@@ -62,9 +61,9 @@ from stretto.machines.cuda.printer.accesses import (
     Touched,
     kernel_accesses,
 )
+from stretto.machines.cuda.printer.aliasing import IN_FRAMES, Aliasing, aliasing_of
 from stretto.machines.cuda.printer.kernel import TritonKernel
 from stretto.machines.cuda.printer.registers import Registers
-from stretto.machines.cuda.printer.sharing import IN_FRAMES, Sharing, sharings
 from stretto.schedule.merge import RunStep, SignalStep, StatementStep, Step, WaitStep, merge
 
 
@@ -143,7 +142,7 @@ class ProgramAccesses:
         self.has_waits = has_waits(program)
         self.kernels: Mapping[str, Kernel] = {kernel.name: kernel for kernel in program.kernels}
         self.texts = texts
-        self.sharings: Mapping[str, Sharing] = sharings(program)
+        self.aliasing: Mapping[str, Aliasing] = aliasing_of(program)
         self.entries: dict[str, Touched] = {}
         self.exits: dict[str, Touched] = {}
         self.changed = False
@@ -184,7 +183,7 @@ class Barriers(Flow[Steps, Steps, Touched]):
         super().__init__()
         self.accessed = accessed
         self.every = accessed.every
-        self.sharing = accessed.sharings[function.name]
+        self.aliasing = accessed.aliasing[function.name]
         self.body = function.body
         self.counters: dict[int, tuple[Reg, Reg]] = {}
         self.changing: dict[int, tuple[Reg, ...]] = {}
@@ -221,7 +220,7 @@ class Barriers(Flow[Steps, Steps, Touched]):
     ) -> tuple[tuple[Leaf[Steps], ...], Touched]:
         """Return a barrier if accesses of these units may conflict with what has been touched, and
         what is touched after it. what: describes the accesses."""
-        if self.meet(touched, map(touched.seen, accesses), units):
+        if self.meet(touched, map(touched.in_known_terms, accesses), units):
             return (BARRIER_LEAF,), touched.without(self.every)
         return (), touched
 
@@ -247,7 +246,7 @@ class Barriers(Flow[Steps, Steps, Touched]):
         """Return what a step may touch before its first barrier, and its units."""
         match step:
             case RunStep(kernel):
-                return self.accessed.kernel(kernel).before, running(step)
+                return self.accessed.kernel(kernel).before_first_barrier, running(step)
             case StatementStep(item):
                 return loaded(item.exprs), self.every
             case _:
@@ -272,12 +271,13 @@ class Barriers(Flow[Steps, Steps, Touched]):
 
     def after_run(self, step: RunStep, state: Touched) -> Touched:
         kernel, units = self.accessed.kernel(step.kernel), running(step)
-        if not kernel.passes:
-            return state.plus(map(state.seen, kernel.before | kernel.behind), units)
+        if not kernel.always_has_barrier:
+            touched = kernel.before_first_barrier | kernel.after_last_barrier
+            return state.plus(map(state.in_known_terms, touched), units)
         # A unit without a task executes no barrier, and touches nothing.
         found = self.accessed.kernels[step.kernel]
         left = state.without(units) if found.is_static and found.tasks else state
-        return left.plus(map(left.seen, kernel.behind), units)
+        return left.plus(map(left.in_known_terms, kernel.after_last_barrier), units)
 
     # ---- loops ---------------------------------------------------------------------------------
     def loop(self, node: Loop[Steps], state: Touched) -> tuple[Node[Steps], Touched]:
@@ -311,30 +311,22 @@ class Barriers(Flow[Steps, Steps, Touched]):
             state = state.grown(self.heads[id(node)], 0)
         turn = 0
         while True:
-            made, behind, end = self.iteration(node, state)
+            made, behind, end = self._turn(node, state)
+            end = self.rotate(end, node.rotate)
             if state.contains(end):
                 break
             state = state.grown(end, turn)
             turn += 1
         self.heads[id(node)] = state
-        if self.entered[id(node)]:
-            behind = end if isinstance(node, For) else self.visit(node.head, end)[1]
-        return made, behind
+        if isinstance(node, For):
+            return made, end if self.entered[id(node)] else state
+        return made, self.visit(node.head, end)[1] if self.entered[id(node)] else behind
 
-    def iteration(self, node: Loop[Steps], state: Touched) -> tuple[Node[Steps], Touched, Touched]:
-        """Return a loop after one iteration, and what has been touched after its head and at the
-        end of the iteration."""
-        if isinstance(node, While):
-            head, behind = self.visit(node.head, state)
-            body, end = self.visit(node.body, behind)
-            return rebuilt(node, (head, body)), behind, self.rotate(end, node.rotate)
+    def begin(self, node: For[Steps], state: Touched) -> Touched:
         counter, _ = self.counters[id(node)]
-        step = node.step * (self.accessed.units if node.parallel else 1)
-        begun = state.assigned(node.index, Position(Index.of(counter)))
-        body, end = self.visit(node.body, begun)
-        end = self.rotate(end, node.rotate)
-        end = end.assigned(counter, Position(Index.of(counter) + step))
-        return rebuilt(node, (body,)), state, end
+        following = Index.of(counter) + node.step * (self.accessed.units if node.parallel else 1)
+        state = state.assigned(node.index, Position(Index.of(counter)))
+        return state.assigned(counter, Position(following))
 
     # ---- conflicts -----------------------------------------------------------------------------
     def meet(self, touched: Touched, accesses: Iterable[Access], units: int) -> bool:
@@ -356,12 +348,12 @@ class Barriers(Flow[Steps, Steps, Touched]):
             # Nested calls write different words of the stack.
             return a is b and not (one.writes and other.writes)
         if a == b:
-            return one.may_meet(other, registers)
+            return one.may_overlap(other, registers)
         if FRAMES in (a, b):
             return False
         if OWN_FRAMES in (a, b):
             return (b if a == OWN_FRAMES else a).kind in IN_FRAMES
-        return self.sharing.may_share(a, b)
+        return self.aliasing.may_share(a, b)
 
     # ---- calls ---------------------------------------------------------------------------------
     def call(self, call: Call[Steps], state: Touched) -> tuple[Node[Steps], Touched]:
@@ -372,7 +364,7 @@ class Barriers(Flow[Steps, Steps, Touched]):
     def called(self, call: Call[Steps], before: Touched) -> Touched:
         """Return what has been touched after a call. Adds what was touched before it to the entry
         of the callee."""
-        callee = self.accessed.sharings[call.function]
+        callee = self.accessed.aliasing[call.function]
         given = {param: access.buffer for param, access in call.tensors}
         touched = before.plus((STACK_WRITTEN,), self.every)
         for mine, _ in call.results:
@@ -399,13 +391,13 @@ class Barriers(Flow[Steps, Steps, Touched]):
             yield replace(whole, buffer=OWN_FRAMES)
             return
         for param, place in given.items():
-            if self.sharing.may_share(buffer, place):
+            if self.aliasing.may_share(buffer, place):
                 yield replace(whole, buffer=param)
-        for member in self.sharing.group(buffer):
-            yield from (replace(whole, buffer=other) for other in self.sharing.externals(member))
+        for member in self.aliasing.group(buffer):
+            yield from (replace(whole, buffer=other) for other in self.aliasing.externals(member))
 
 
-def _outside(one: Access, given: Mapping[Buffer, Buffer], callee: Sharing) -> Iterable[Access]:
+def _outside(one: Access, given: Mapping[Buffer, Buffer], callee: Aliasing) -> Iterable[Access]:
     """Yield what a returned callee has touched, in names of its caller."""
     if one.buffer is None:
         yield one

@@ -24,10 +24,10 @@ from stretto.machines.cuda.printer.kernel import WARPS, TritonKernel
 from stretto.machines.cuda.printer.load_order import loads_first
 from stretto.machines.cuda.printer.row_pieces import (
     Places,
-    filling,
+    fill_function,
     read_bytes,
     shared_bytes,
-    with_kept,
+    with_shared_loads,
 )
 from stretto.machines.cuda.printer.scalar import BARRIER, OK, TASK, UNIT
 from stretto.machines.terms import Term, call, infix, separated
@@ -109,7 +109,7 @@ def split_early(
     values = tuple(load.target for load in loads)
     first = (*_needed(addresses, loads), *loads, code.Return(values))
     rest = tuple(statement for statement in body if statement not in loads)
-    rest = loads_first(with_kept(rest, shared, places))
+    rest = loads_first(with_shared_loads(rest, shared, places))
     used, filled = (
         tuple(sorted({constants[load.value.reads[0]] for load in some})) for some in (loads, shared)
     )
@@ -122,7 +122,7 @@ def split_early(
         held[: len(loads)],
         tuple(load.value.reads[0] for load in loads),
         frozenset(b for s in code.walk(rest) for b in code.reads(s) if b.kind == "constant"),
-        filling(arguments, _needed(addresses, shared), shared, places) if shared else None,
+        fill_function(arguments, _needed(addresses, shared), shared, places) if shared else None,
         filled,
         tuple((s.value.reads[0], size) for s, size in zip(shared, held[len(loads) :], strict=True)),
         read_bytes(shared),

@@ -71,17 +71,17 @@ BASE, POLLS, TABLES, ROW, FRAME = map(variable, ("base", "polls", "tables", "row
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SavedVariable:
     """A variable that a recursive call saves: its Triton type and its initial value."""
 
     type: str
     first: Term
 
 
-class TeamPrinter(ControlPrinter[ModuleParts, Steps]):
+class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
     """Builds statements for the nodes of one function, which all units run.
 
-    kept: by name, the variables that hold registers, and addresses that change. places: the values
+    saved: by name, the variables that hold registers, and addresses that change. places: the values
     of variables that never change: addresses of buffers, and the waits of units in loops. moving:
     the initial addresses of buffers that trade places. loops: number of loops around the current
     node (a recursive program counts as one).
@@ -94,7 +94,7 @@ class TeamPrinter(ControlPrinter[ModuleParts, Steps]):
         super().__init__(parts, function)
         self.rotated = rotating(function.body)
         self.pointers: dict[Buffer, Term] = {}
-        self.kept: dict[str, Kept] = {}
+        self.saved: dict[str, SavedVariable] = {}
         self.places: dict[Term, Term] = {}
         self.moving: dict[Term, Term] = {}
         self.loops = int(parts.recursive)
@@ -119,7 +119,7 @@ class TeamPrinter(ControlPrinter[ModuleParts, Steps]):
                 place = self.parts.external(buffer) if is_external else self.in_frame(buffer)
                 (self.moving if moves else self.places)[pointer] = place
         if moves:
-            self.kept[pointer.text] = Kept(pointer_type(buffer), arena(buffer))
+            self.saved[pointer.text] = SavedVariable(pointer_type(buffer), arena(buffer))
         return pointer
 
     def in_frame(self, buffer: Buffer) -> Term:
@@ -146,7 +146,7 @@ class TeamPrinter(ControlPrinter[ModuleParts, Steps]):
     def keep(self, name: Term, dtype: DType) -> Term:
         """Note that recursive calls must save a variable."""
         kind = VALUE_TYPES[dtype]
-        self.kept[name.text] = Kept(kind, call("tl.cast", 0, kind))
+        self.saved[name.text] = SavedVariable(kind, call("tl.cast", 0, kind))
         return name
 
     @property

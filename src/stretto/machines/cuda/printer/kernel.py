@@ -123,13 +123,13 @@ class TaskPrinter:
         behind: stages that are computed as part of this product."""
         printer = stage_printer((self.out, self.names, stage, self.grid, self.counter))
         printer.warps = self.warps
-        printer.beside = tuple(other.operator for other in behind)
+        printer.epilogue_operators = tuple(other.operator for other in behind)
         if printer.is_empty:
             return
         if not behind:
             printer.frame = self.frame
-        known = printer.forwarded()
-        operators = (stage.operator, *printer.beside)
+        known = printer.loads_in_registers()
+        operators = (stage.operator, *printer.epilogue_operators)
         made = {operator.out.buffer: operator for operator in operators}
         # The blocks of a product hand its results to the stages behind it.
         passed = made if behind else {}
@@ -160,7 +160,7 @@ class TaskPrinter:
 
 
 FUNCTION_FILES = ("functions.py", "transcendental.py", "blocks.py", "shared.py")
-"""Files of machines/cuda/printer/parts with the functions that printed kernels call, in order."""
+"""Files of machines/cuda/printer/library with the functions that printed kernels call, in order."""
 WARPS = 4
 """Warps of a unit, unless a style says otherwise."""
 
@@ -180,7 +180,7 @@ class TritonKernel:
 def functions_text() -> str:
     """Return the functions that printed kernels call, as a part of a module. They need `triton`
     and `tl` imported, and PORTABLE of prelude.py."""
-    folder = Path(__file__).parent / "parts"
+    folder = Path(__file__).parent / "library"
     texts = [(folder / name).read_text() for name in FUNCTION_FILES]
     return "\n\n".join(text[text.index("# ---- ") :] for text in texts)
 

@@ -36,11 +36,11 @@ realistic run time."""
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How to rewrite facts that mention `register` after it is assigned: substitute `lookup`, or
-    drop them if it is None."""
+    """How to rewrite facts that mention `register` after it is assigned: by a substitution, or drop
+    them if it is None."""
 
     register: Reg
-    lookup: Substitution | None = None
+    substitution: Substitution | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,11 @@ class Registers:
             index = None if holds is None else Index(const=int(holds))
         step = None if index is None else index - Index.of(register)
         if step is not None and step.is_const:
-            change = Change(register, _instead(register, Index.of(register) - step))
+            change = Change(register, _substitution(register, Index.of(register) - step))
             return self._changed(change)._with_limits(register, limits), (change,)
-        freed, changes, same = self._freed(register)
+        freed, changes, same = self._without(register)
         if index is not None and any(atom == register for atom in index.atoms()):
-            index = None if same is None else substitute_index(index, _instead(register, same))
+            index = None if same is None else substitute_index(index, _substitution(register, same))
         if index is not None:
             freed = replace(freed, values={**freed.values, register: index})
         return freed._with_limits(register, limits), changes
@@ -108,7 +108,7 @@ class Registers:
             ranges[register] = limits
         return replace(self, ranges=ranges)
 
-    def _freed(self, register: Reg) -> tuple[Registers, tuple[Change, ...], Index | None]:
+    def _without(self, register: Reg) -> tuple[Registers, tuple[Change, ...], Index | None]:
         """Drop a register that is about to change. Returns the facts without it, the changes, and
         a term for its old value (None if there is none)."""
         values = {r: v for r, v in self.values.items() if r != register}
@@ -118,7 +118,7 @@ class Registers:
             step = value - Index.of(register)
             if step.is_const:
                 same = Index.of(other) - step
-                change = Change(register, _instead(register, same))
+                change = Change(register, _substitution(register, same))
                 del values[other]
                 return replace(self, values=values)._changed(change), (change,), same
         change = Change(register)
@@ -129,8 +129,8 @@ class Registers:
         for other, value in self.values.items():
             if all(atom != change.register for atom in value.atoms()):
                 values[other] = value
-            elif change.lookup is not None:
-                values[other] = substitute_index(value, change.lookup)
+            elif change.substitution is not None:
+                values[other] = substitute_index(value, change.substitution)
         return replace(self, values=values)
 
     # ---- expressions -------------------------------------------------------------------------
@@ -227,5 +227,5 @@ class Registers:
         return replace(joined, ranges=ranges)
 
 
-def _instead(register: Reg, value: Index) -> Substitution:
+def _substitution(register: Reg, value: Index) -> Substitution:
     return lambda atom: value if atom == register else Index.of(atom)

@@ -65,8 +65,9 @@ class NestPrinter(ABC):
     """Prints one stage into `out`; `grid` has the bounds of the task's grid dims.
 
     `dims` and `depths` are those of the box and of the reduction that have more than one value,
-    joined where possible; in `operator` the variables of joined dims are replaced. beside:
-    pointwise operators that are printed with it, over the same box. warps: of a unit.
+    joined where possible; in `operator` the variables of joined dims are replaced.
+    epilogue_operators: pointwise operators that are printed with it, over the same box. warps: of a
+    unit.
     """
 
     out: Builder
@@ -75,7 +76,7 @@ class NestPrinter(ABC):
     grid: tuple[GridBound, ...]
     counter: list[int]
     frame: ResultFrame | None = None
-    beside: tuple[Operator, ...] = ()
+    epilogue_operators: tuple[Operator, ...] = ()
     warps: int = 4
     operator: Operator = field(init=False)
     dims: list[BoxDim] = field(init=False)
@@ -134,7 +135,7 @@ class NestPrinter(ABC):
     def places(self) -> LanePlaces:
         return LanePlaces(tuple(dim.number for dim in self.lane_dims()), self.stage.box)
 
-    def forwarded(self) -> dict[Load, Term]:
+    def loads_in_registers(self) -> dict[Load, Term]:
         """Return the loads whose elements the frame has, with names, if this stage fits it."""
         frame = self.frame
         if frame is None or not self.fits(frame):
@@ -163,7 +164,7 @@ class NestPrinter(ABC):
         same."""
         return False
 
-    def remember(self, value: Term, lanes: int, rank: int, warps: int = 0) -> None:
+    def record_result(self, value: Term, lanes: int, rank: int, warps: int = 0) -> None:
         """Record the name of the result in its frame, for later stages."""
         signature = tuple((dim.grid, dim.size) for dim in self.lane_dims())
         frame, made = self.frame, ResultFrame(signature, lanes, rank, warps)
@@ -195,7 +196,7 @@ class NestPrinter(ABC):
         if not isinstance(outer.size, int):
             return False
         a, b = outer.number, inner.number
-        found = [_offsets(operator) for operator in (self.operator, *self.beside)]
+        found = [_offsets(operator) for operator in (self.operator, *self.epilogue_operators)]
         if any(offsets is None for offsets in found):
             return False
         for offset in (offset for offsets in found for offset in offsets or ()):

@@ -211,7 +211,7 @@ class ReducePrinter(NestPrinter):
 
     def reduce(self) -> None:
         """Print the totals of the lanes, and combine them."""
-        unrolled, known = self.unrolled(), self.forwarded()
+        unrolled, known = self.unrolled(), self.loads_in_registers()
         rest = self.join(self.lane_dims())
         if self.combine not in ("argmax", "argmin"):
             self.depths = self.join(self.depths)
@@ -235,7 +235,7 @@ class ReducePrinter(NestPrinter):
                 out = self.operator.out
                 printer.store(out, result, self.result_dtype, self.operator.accumulate)
                 if len(copies) == 1 and self.is_one_block:
-                    self.remember(result, rows, 2, warps)
+                    self.record_result(result, rows, 2, warps)
 
     @contextmanager
     def pieces(self, printer: LanePrinter) -> Generator[Iterator[tuple[LanePrinter, Term]]]:

@@ -15,16 +15,16 @@ IN_FRAMES = ("local", "items")
 
 
 @dataclass(slots=True)
-class Sharing:
+class Aliasing:
     """Aliasing of the buffers of one function.
 
-    stands: the external buffers that each param may be bound to; None among them: any. pairs: the
+    bindings: the external buffers that each param may be bound to; None among them: any. pairs: the
     params that one call may bind to overlapping memory. groups: buffers that loops rotate.
     """
 
     program: DeviceProgram
     function: TreeFunction[Schedule]
-    stands: dict[Buffer, set[Buffer | None]] = field(
+    bindings: dict[Buffer, set[Buffer | None]] = field(
         default_factory=dict[Buffer, set[Buffer | None]]
     )
     pairs: set[frozenset[Buffer]] = field(default_factory=set[frozenset[Buffer]])
@@ -45,10 +45,10 @@ class Sharing:
         that is not rotated."""
         if buffer.kind != "param":
             return () if buffer.kind in IN_FRAMES else (buffer,)
-        stands = self.stands.get(buffer, set())
-        if None in stands or self.function.name == "main":
+        bindings = self.bindings.get(buffer, set())
+        if None in bindings or self.function.name == "main":
             return self.program.tree.externals
-        return [other for other in stands if other is not None]
+        return [other for other in bindings if other is not None]
 
     def group(self, buffer: Buffer) -> tuple[Buffer, ...]:
         """Return the buffers whose memory a name may refer to after rotations."""
@@ -75,7 +75,7 @@ class Sharing:
         if "param" in kinds:
             return not kinds & {*IN_FRAMES} and self._is_given(a, b)
         if kinds <= {*IN_FRAMES}:
-            return self._lie_together(a, b)
+            return self._overlap_in_frame(a, b)
         return a == b
 
     def _is_given(self, a: Buffer, b: Buffer) -> bool:
@@ -85,10 +85,10 @@ class Sharing:
         if a.kind == b.kind:
             return frozenset((a, b)) in self.pairs
         param, other = (a, b) if a.kind == "param" else (b, a)
-        stands = self.stands.get(param, set())
-        return None in stands or other in stands
+        bindings = self.bindings.get(param, set())
+        return None in bindings or other in bindings
 
-    def _lie_together(self, a: Buffer, b: Buffer) -> bool:
+    def _overlap_in_frame(self, a: Buffer, b: Buffer) -> bool:
         """Return True if two buffers of a frame may overlap."""
         frame = self.program.frame(self.function.name)
         fixed, sized = dict(frame.placements), dict(frame.sized)
@@ -100,14 +100,14 @@ class Sharing:
         return False
 
 
-def sharings(program: DeviceProgram) -> dict[str, Sharing]:
+def aliasing_of(program: DeviceProgram) -> dict[str, Aliasing]:
     """Return the aliasing of each function, by name. Bindings of params are propagated through all
     calls to a fixpoint."""
-    found = {f.name: Sharing(program, f) for f in program.tree.functions}
+    found = {f.name: Aliasing(program, f) for f in program.tree.functions}
     calls = [(found[f.name], call) for f in program.tree.functions for call in _calls(f)]
     while any(_bound(caller, call, found[call.function]) for caller, call in calls):
-        for sharing in found.values():
-            sharing.forget()
+        for aliasing in found.values():
+            aliasing.forget()
     return found
 
 
@@ -115,21 +115,21 @@ def _calls(function: TreeFunction[Schedule]) -> Iterator[Call[Schedule]]:
     yield from (node for node in walk(function.body) if isinstance(node, Call))
 
 
-def _bound(caller: Sharing, call: Call[Schedule], callee: Sharing) -> bool:
+def _bound(caller: Aliasing, call: Call[Schedule], callee: Aliasing) -> bool:
     """Add what a call binds params to; return True if that was new."""
-    before = len(callee.pairs), sum(map(len, callee.stands.values()))
+    before = len(callee.pairs), sum(map(len, callee.bindings.values()))
     for param, access in call.tensors:
-        stands = callee.stands.setdefault(param, set())
+        bindings = callee.bindings.setdefault(param, set())
         for buffer in caller.group(access.buffer):
             if buffer.kind == "param":
                 is_main = caller.function.name == "main"
-                stands |= {None} if is_main else caller.stands.get(buffer, set())
+                bindings |= {None} if is_main else caller.bindings.get(buffer, set())
             elif buffer.kind not in IN_FRAMES:
-                stands.add(buffer)
+                bindings.add(buffer)
     for (one, a), (other, b) in combinations(call.tensors, 2):
         if caller.may_share(a.buffer, b.buffer):
             callee.pairs.add(frozenset((one, other)))
-    return before != (len(callee.pairs), sum(map(len, callee.stands.values())))
+    return before != (len(callee.pairs), sum(map(len, callee.bindings.values())))
 
 
 def _groups(function: TreeFunction[Schedule]) -> dict[Buffer, tuple[Buffer, ...]]:
