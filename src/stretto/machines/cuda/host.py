@@ -13,6 +13,7 @@ from math import prod
 
 import torch
 
+from stretto.device import tree
 from stretto.device.evaluate import resolve
 from stretto.device.expr import (
     SIZE,
@@ -28,18 +29,6 @@ from stretto.device.expr import (
 from stretto.device.forms import ProgramInterface
 from stretto.device.operator import LibraryCall
 from stretto.device.plan import Action, Launch, Library, Plan, address_name
-from stretto.device.tree import (
-    Call,
-    For,
-    If,
-    Leaf,
-    Node,
-    Seq,
-    TreeFunction,
-    While,
-    is_predicated,
-    rotating,
-)
 from stretto.ir.sizes import Size
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.launch import Invocation
@@ -58,11 +47,11 @@ from stretto.runtime.sizes import Values
 # library call needs.
 
 
-Order = Callable[[Seq[Action]], Sequence[Node[Action]]]
+Order = Callable[[tree.Seq[Action]], Sequence[tree.Node[Action]]]
 """Returns the parts of a sequence in the order in which the host executes them."""
 
 
-def in_order(sequence: Seq[Action]) -> Sequence[Node[Action]]:
+def in_order(sequence: tree.Seq[Action]) -> Sequence[tree.Node[Action]]:
     """Return the parts in the plan's order."""
     return sequence.children
 
@@ -82,11 +71,11 @@ class PlanExecutable(CudaExecutable):
         super().__init__(plan.program, sources, interface, options, launcher, plan.words["main"])
         self.plan = plan
         body = plan.tree.main.body
-        self.is_single = isinstance(body, Leaf) and isinstance(body.body, Launch)
+        self.is_single = isinstance(body, tree.Leaf) and isinstance(body.body, Launch)
         self.numbers = {id(launch): n for n, (_, launch) in enumerate(plan.launches)}
         self.functions = {function.name: function for function in plan.tree.functions}
         self.moving = {
-            function.name: {*function.tensors, *rotating(function.body)}
+            function.name: {*function.tensors, *tree.rotating(function.body)}
             for function in plan.tree.functions
         }
         for name, launch in plan.launches:
@@ -138,7 +127,7 @@ class Activation:
     launch may have rotated since.
     """
 
-    function: TreeFunction[Action]
+    function: tree.TreeFunction[Action]
     arena: torch.Tensor
     words: torch.Tensor
     depth: int
@@ -241,32 +230,32 @@ class Host:
         return int(self.read(at, register_of(expr))) if known is None else known
 
     # ---- control -----------------------------------------------------------------------------
-    def node(self, node: Node[Action], at: Activation) -> None:
+    def node(self, node: tree.Node[Action], at: Activation) -> None:
         match node:
-            case Leaf(Launch() as launch):
+            case tree.Leaf(Launch() as launch):
                 self.launch(launch, at)
-            case Leaf(Library(call)):
+            case tree.Leaf(Library(call)):
                 self.library(call, at)
-            case Seq():
+            case tree.Seq():
                 for child in self.executable.order(node):
                     self.node(child, at)
-            case For(index, start, stop, step, body, rotate):
+            case tree.For(index, start, stop, step, body, rotate):
                 for position in range(self.number(at, start), self.number(at, stop), step):
                     self.set_word(at, index, position)
                     self.node(body, at)
                     self.rotate(rotate, at)
-            case While(head, condition, body, rotate):
+            case tree.While(head, condition, body, rotate):
                 self.node(head, at)
                 while self.read(at, condition):
                     self.node(body, at)
                     self.rotate(rotate, at)
                     self.node(head, at)
-            case If(_, then, orelse) if is_predicated(node):
+            case tree.If(_, then, orelse) if tree.is_predicated(node):
                 self.node(then, at)
                 self.node(orelse, at)
-            case If(condition, then, orelse):
+            case tree.If(condition, then, orelse):
                 self.node(then if self.read(at, condition) else orelse, at)
-            case Call():
+            case tree.Call():
                 self.call(node, at)
             case _:
                 raise TypeError(node)
@@ -281,7 +270,7 @@ class Host:
             first.copy_(second)
             second.copy_(before)
 
-    def call(self, node: Call[Action], at: Activation) -> None:
+    def call(self, node: tree.Call[Action], at: Activation) -> None:
         registers: dict[Reg, torch.Tensor | Number] = {}
         for reg, expr in node.registers:
             if isinstance(expr, Const):

@@ -25,29 +25,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from stretto.device import tree
 from stretto.device.analyses import awaited_ends, has_end, has_waits
 from stretto.device.expr import Apply, Buffer, Expr, Index, Position, Reg, loads
 from stretto.device.flow import Flow, Loop
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, Schedule
-from stretto.device.tree import (
-    Call,
-    Check,
-    For,
-    Leaf,
-    Let,
-    Node,
-    Rotation,
-    TreeFunction,
-    While,
-    assigns,
-    inputs,
-    is_loop,
-    joined,
-    leaves,
-    map_leaves,
-    walk,
-)
 from stretto.ir.types import DType
 from stretto.machines.cuda.printer.accesses import (
     FRAMES,
@@ -90,12 +73,12 @@ class Steps:
     items: tuple[Step | EndStep | BarrierStep, ...]
 
     @property
-    def statements(self) -> tuple[Let | Check, ...]:
+    def statements(self) -> tuple[tree.Let | tree.Check, ...]:
         return tuple(step.item for step in self.items if isinstance(step, StatementStep))
 
 
-BARRIER_LEAF = Leaf(Steps((BARRIER_STEP,)))
-Functions = dict[str, TreeFunction[Steps]]
+BARRIER_LEAF = tree.Leaf(Steps((BARRIER_STEP,)))
+Functions = dict[str, tree.TreeFunction[Steps]]
 
 
 def merged_leaves(program: DeviceProgram) -> Functions:
@@ -108,7 +91,7 @@ def merged_leaves(program: DeviceProgram) -> Functions:
             return Steps(found)
         return Steps((*found, EndStep(schedule.steps, awaited[id(schedule)])))
 
-    return {f.name: f.with_body(map_leaves(f.body, steps)) for f in program.tree.functions}
+    return {f.name: f.with_body(tree.map_leaves(f.body, steps)) for f in program.tree.functions}
 
 
 def with_barriers(
@@ -148,7 +131,7 @@ class ProgramAccesses:
         self.changed = False
         self._known: dict[str, KernelAccesses] = {}
 
-    def followed(self, analyses: Mapping[str, Barriers]) -> dict[str, Node[Steps]]:
+    def followed(self, analyses: Mapping[str, Barriers]) -> dict[str, tree.Node[Steps]]:
         """Analyse all functions until nothing changes; return their bodies."""
         while True:
             self.changed = False
@@ -179,7 +162,7 @@ class Barriers(Flow[Steps, Steps, Touched]):
     whether a loop surely has an iteration.
     """
 
-    def __init__(self, accessed: ProgramAccesses, function: TreeFunction[Steps]) -> None:
+    def __init__(self, accessed: ProgramAccesses, function: tree.TreeFunction[Steps]) -> None:
         super().__init__()
         self.accessed = accessed
         self.every = accessed.every
@@ -189,22 +172,22 @@ class Barriers(Flow[Steps, Steps, Touched]):
         self.changing: dict[int, tuple[Reg, ...]] = {}
         self.heads: dict[int, Touched] = {}
         self.entered: dict[int, bool] = {}
-        for number, node in enumerate(filter(is_loop, walk(function.body))):
+        for number, node in enumerate(filter(tree.is_loop, tree.walk(function.body))):
             self.counters[id(node)] = Reg(f"counter {number}"), Reg(f"end {number}")
-        for node in filter(is_loop, walk(function.body)):
+        for node in filter(tree.is_loop, tree.walk(function.body)):
             self.changing[id(node)] = tuple(self._assigned(node))
 
-    def _assigned(self, loop: Node[Steps]) -> Iterable[Reg]:
-        for node in walk(loop):
-            yield from assigns(node)
-            if isinstance(node, For):
+    def _assigned(self, loop: tree.Node[Steps]) -> Iterable[Reg]:
+        for node in tree.walk(loop):
+            yield from tree.assigns(node)
+            if isinstance(node, tree.For):
                 yield self.counters[id(node)][0]
                 if node is not loop:
                     yield self.counters[id(node)][1]
-        for leaf in leaves(loop):
-            yield from (item.reg for item in leaf.statements if isinstance(item, Let))
+        for leaf in tree.leaves(loop):
+            yield from (item.reg for item in leaf.statements if isinstance(item, tree.Let))
 
-    def placed(self, name: str) -> Node[Steps]:
+    def placed(self, name: str) -> tree.Node[Steps]:
         """Return the body of the function with barriers. Every function but `main` ends by reading
         from the stack where to continue."""
         body, touched = self.visit(self.body, self.accessed.entries.get(name, NOTHING))
@@ -213,11 +196,11 @@ class Barriers(Flow[Steps, Steps, Touched]):
         barrier, touched = self.ordered(touched, (STACK_READ,), self.every, f"return from {name}")
         touched = touched.plus((STACK_READ,), self.every)
         self.accessed.add(self.accessed.exits, name, touched)
-        return joined((body, *barrier))
+        return tree.joined((body, *barrier))
 
     def ordered(
         self, touched: Touched, accesses: Iterable[Access], units: int, what: object
-    ) -> tuple[tuple[Leaf[Steps], ...], Touched]:
+    ) -> tuple[tuple[tree.Leaf[Steps], ...], Touched]:
         """Return a barrier if accesses of these units may conflict with what has been touched, and
         what is touched after it. what: describes the accesses."""
         if self.meet(touched, map(touched.in_known_terms, accesses), units):
@@ -228,7 +211,7 @@ class Barriers(Flow[Steps, Steps, Touched]):
     def merge(self, a: Touched, b: Touched) -> Touched:
         return a.joined(b)
 
-    def rotate(self, state: Touched, pairs: Rotation) -> Touched:
+    def rotate(self, state: Touched, pairs: tree.Rotation) -> Touched:
         for a, b in pairs:
             state = state.renamed({a: b, b: a})
         return state
@@ -267,7 +250,7 @@ class Barriers(Flow[Steps, Steps, Touched]):
                 return state.without(self.every)
             case StatementStep(item):
                 state = state.plus(loaded(item.exprs), self.every)
-                return state.assigned(item.reg, item.value) if isinstance(item, Let) else state
+                return state.assigned(item.reg, item.value) if isinstance(item, tree.Let) else state
 
     def after_run(self, step: RunStep, state: Touched) -> Touched:
         kernel, units = self.accessed.kernel(step.kernel), running(step)
@@ -280,12 +263,12 @@ class Barriers(Flow[Steps, Steps, Touched]):
         return left.plus(map(left.in_known_terms, kernel.after_last_barrier), units)
 
     # ---- loops ---------------------------------------------------------------------------------
-    def loop(self, node: Loop[Steps], state: Touched) -> tuple[Node[Steps], Touched]:
+    def loop(self, node: Loop[Steps], state: Touched) -> tuple[tree.Node[Steps], Touched]:
         # The walk of a loop around it repeats this, the last time with what holds in every turn.
         self.entered[id(node)] = self.is_entered(node, state)
-        barrier: tuple[Node[Steps], ...] = ()
-        if isinstance(node, For):
-            reads = loaded(inputs(node))
+        barrier: tuple[tree.Node[Steps], ...] = ()
+        if isinstance(node, tree.For):
+            reads = loaded(tree.inputs(node))
             barrier, state = self.ordered(state, reads, self.every, node)
             counter, end = self.counters[id(node)]
             state = state.plus(reads, self.every).assigned(counter, node.start)
@@ -293,17 +276,17 @@ class Barriers(Flow[Steps, Steps, Touched]):
             if node.parallel:  # the first iteration depends on the unit
                 state = state.assigned(counter, None)
         made, state = self.iterated(node, state)
-        return joined((*barrier, made)), state
+        return tree.joined((*barrier, made)), state
 
     def is_entered(self, node: Loop[Steps], state: Touched) -> bool:
         """Return True if a loop surely has an iteration in each unit."""
-        if isinstance(node, While):
+        if isinstance(node, tree.While):
             flag = Position(Index.of(node.condition))
             return self.visit(node.head, state)[1].registers.holds(flag) is True
         goes_on = Apply("lt" if node.step > 0 else "gt", (node.start, node.stop), DType.BOOL)
         return not node.parallel and state.registers.holds(goes_on) is True
 
-    def iterated(self, node: Loop[Steps], state: Touched) -> tuple[Node[Steps], Touched]:
+    def iterated(self, node: Loop[Steps], state: Touched) -> tuple[tree.Node[Steps], Touched]:
         """Iterate a loop to a fixpoint; return it, and what has been touched where its head leaves
         it."""
         state = state.varying(self.changing[id(node)])
@@ -318,11 +301,11 @@ class Barriers(Flow[Steps, Steps, Touched]):
             state = state.grown(end, turn)
             turn += 1
         self.heads[id(node)] = state
-        if isinstance(node, For):
+        if isinstance(node, tree.For):
             return made, end if self.entered[id(node)] else state
         return made, self.visit(node.head, end)[1] if self.entered[id(node)] else behind
 
-    def begin(self, node: For[Steps], state: Touched) -> Touched:
+    def begin(self, node: tree.For[Steps], state: Touched) -> Touched:
         counter, _ = self.counters[id(node)]
         following = Index.of(counter) + node.step * (self.accessed.units if node.parallel else 1)
         state = state.assigned(node.index, Position(Index.of(counter)))
@@ -356,12 +339,12 @@ class Barriers(Flow[Steps, Steps, Touched]):
         return self.aliasing.may_share(a, b)
 
     # ---- calls ---------------------------------------------------------------------------------
-    def call(self, call: Call[Steps], state: Touched) -> tuple[Node[Steps], Touched]:
-        reads = loaded(inputs(call))
+    def call(self, call: tree.Call[Steps], state: Touched) -> tuple[tree.Node[Steps], Touched]:
+        reads = loaded(tree.inputs(call))
         barrier, state = self.ordered(state, reads | {STACK_WRITTEN}, self.every, call)
-        return joined((*barrier, call)), self.called(call, state.plus(reads, self.every))
+        return tree.joined((*barrier, call)), self.called(call, state.plus(reads, self.every))
 
-    def called(self, call: Call[Steps], before: Touched) -> Touched:
+    def called(self, call: tree.Call[Steps], before: Touched) -> Touched:
         """Return what has been touched after a call. Adds what was touched before it to the entry
         of the callee."""
         callee = self.accessed.aliasing[call.function]

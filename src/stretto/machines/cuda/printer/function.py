@@ -13,22 +13,12 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import mul
 
+from stretto.device import tree
 from stretto.device.analyses import ends_in_call
 from stretto.device.expr import Buffer, Expr, Reg
 from stretto.device.operator import Kernel
 from stretto.device.program import Run
 from stretto.device.runs import called
-from stretto.device.tree import (
-    Check,
-    For,
-    If,
-    Let,
-    Node,
-    TreeFunction,
-    is_loop,
-    leaves,
-    rotating,
-)
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
 from stretto.machines import statements as code
@@ -49,14 +39,7 @@ from stretto.machines.cuda.printer.stage_nest import tile_count
 from stretto.machines.cuda.template import power
 from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.runtime.results import Status
-from stretto.schedule.merge import (
-    RunStep,
-    SignalStep,
-    StatementStep,
-    Step,
-    WaitStep,
-    dealt_from,
-)
+from stretto.schedule import merge
 
 LEAST_LINES, LEAST_REPEATED = 10, 24
 """Lines from which a leaf or branch becomes a separate function: outside of loops, and in a loop,
@@ -90,9 +73,9 @@ class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
     ok = OK
     unit = UNIT
 
-    def __init__(self, parts: ModuleParts, function: TreeFunction[Steps]) -> None:
+    def __init__(self, parts: ModuleParts, function: tree.TreeFunction[Steps]) -> None:
         super().__init__(parts, function)
-        self.rotated = rotating(function.body)
+        self.rotated = tree.rotating(function.body)
         self.pointers: dict[Buffer, Term] = {}
         self.saved: dict[str, SavedVariable] = {}
         self.places: dict[Term, Term] = {}
@@ -170,14 +153,14 @@ class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
         self.out.assign(variable, self.number(value, DType.I64))
 
     # ---- control -----------------------------------------------------------------------------
-    def branch(self, node: If[Steps]) -> None:
+    def branch(self, node: tree.If[Steps]) -> None:
         with self.out.within(self.section()):
             super().branch(node)
 
-    def node(self, node: Node[Steps]) -> None:
-        self.loops += is_loop(node)
+    def node(self, node: tree.Node[Steps]) -> None:
+        self.loops += tree.is_loop(node)
         super().node(node)
-        self.loops -= is_loop(node)
+        self.loops -= tree.is_loop(node)
 
     def section(self) -> code.Section:
         return code.Section(least=LEAST_REPEATED if self.loops else LEAST_LINES)
@@ -185,7 +168,7 @@ class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
     def invoke(self, function: str, arguments: tuple[Term, ...], results: tuple[Term, ...]) -> None:
         self.out.add(code.Call(function, arguments, results))
 
-    def dealt(self, node: For[Steps], at: Term, stop: Term) -> int | Term:
+    def dealt(self, node: tree.For[Steps], at: Term, stop: Term) -> int | Term:
         if may_stop(node, self.parts.kernels) or called(node):
             raise CodegenError(
                 "on GPUs the iterations of a parallel loop must not stop the run or call functions",
@@ -215,36 +198,36 @@ class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
         if awaited:
             self.signal_by(dict.fromkeys(awaited), BASE)
 
-    def step(self, step: Step | EndStep | BarrierStep) -> None:
+    def step(self, step: merge.Step | EndStep | BarrierStep) -> None:
         match step:
             case BarrierStep():
                 self.out.add(BARRIER)
             case EndStep(steps, awaited):
                 self.publish(steps, awaited)
-            case RunStep():
+            case merge.RunStep():
                 self.run(step)
-            case WaitStep():
+            case merge.WaitStep():
                 self.wait(step)
-            case SignalStep():
+            case merge.SignalStep():
                 self.signal(step)
-            case StatementStep(Let() as item):
+            case merge.StatementStep(tree.Let() as item):
                 self.let(item)
-            case StatementStep(item):
-                assert isinstance(item, Check)
+            case merge.StatementStep(item):
+                assert isinstance(item, tree.Check)
                 self.check(item)
 
     def require(self, condition: Term, failure: Status, detail: Term) -> None:
         self.out.add(requirement(condition, failure, detail))
 
     # ---- tasks -------------------------------------------------------------------------------
-    def run(self, step: RunStep) -> None:
+    def run(self, step: merge.RunStep) -> None:
         kernel = self.parts.kernels[step.kernel]
         text = self.parts.texts[step.kernel]
         buffers, regs = map(self.buffer, text.buffers), map(self.reg, text.regs)
         arguments = (*buffers, *regs, CONTROL, TASK)
         units = self.parts.program.units
         last = literal(kernel.tasks) if kernel.is_static else self.task_count(kernel)
-        start = dealt_from(step, kernel, units)
+        start = merge.dealt_from(step, kernel, units)
         if start is not None:
             first = infix(UNIT + (units - start), "%", units) if start else UNIT
             single = kernel.tasks if kernel.is_static and kernel.tasks <= units else 0
@@ -264,7 +247,7 @@ class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
         return call("tl.cast", reduce(mul, tiles), "tl.int32")
 
     # ---- synchronisation ---------------------------------------------------------------------
-    def wait(self, step: WaitStep) -> None:
+    def wait(self, step: merge.WaitStep) -> None:
         different = set(step.waits.values())
         if len(different) == 1:
             (waits,) = different
@@ -316,7 +299,7 @@ class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
         so that sections that differ only in the units they wait for are one function."""
         return power(self.parts.program.units)
 
-    def signal(self, step: SignalStep) -> None:
+    def signal(self, step: merge.SignalStep) -> None:
         if not self.parts.has_waits:  # part of a schedule whose waits are between launches
             return
         values = set(step.steps.values())
@@ -397,12 +380,13 @@ def one_word(first: int, count: int, step: int) -> int:
     return first | count << ROW_BITS | step << 2 * ROW_BITS
 
 
-def may_stop(node: Node[Steps], kernels: Mapping[str, Kernel]) -> bool:
+def may_stop(node: tree.Node[Steps], kernels: Mapping[str, Kernel]) -> bool:
     """Return True if the steps in a node, without its callees, may stop the run."""
-    steps = [step for leaf in leaves(node) for step in leaf.items]
+    steps = [step for leaf in tree.leaves(node) for step in leaf.items]
     return any(
-        isinstance(step, StatementStep) and isinstance(step.item, Check) for step in steps
-    ) or any(isinstance(step, RunStep) and is_checked(kernels[step.kernel]) for step in steps)
+        isinstance(step, merge.StatementStep) and isinstance(step.item, tree.Check)
+        for step in steps
+    ) or any(isinstance(step, merge.RunStep) and is_checked(kernels[step.kernel]) for step in steps)
 
 
 def requirement(condition: Term, failure: Status, detail: Term) -> code.Guard:
