@@ -22,6 +22,7 @@ from stretto.device.expr import (
 )
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram
+from stretto.device.runs import called
 from stretto.device.tree import (
     Call,
     Check,
@@ -35,7 +36,6 @@ from stretto.device.tree import (
     Seq,
     TreeFunction,
     While,
-    walk,
 )
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
@@ -65,8 +65,7 @@ class ProgramParts:
         self.arguments = {buffer: place for place, buffer in enumerate(variable)}
         self.limits = {limit_register(b.slot): self.arguments[b] for b in program.lists}
         self.sizes = {size_register(s): number for number, s in enumerate(program.symbols)}
-        nodes = (node for f in program.tree.functions for node in walk(f.body))
-        self.recursive = any(isinstance(node, Call) for node in nodes)
+        self.recursive = any(map(called, (f.body for f in program.tree.functions)))
 
     def place(self, buffer: Buffer) -> int:
         """Return the place of a buffer in the argument block; the first use of a constant

@@ -13,8 +13,7 @@ from itertools import combinations
 from stretto.device.expr import Buffer
 from stretto.device.program import DeviceProgram, Schedule
 from stretto.device.regions import Region, overlap, written_buffers
-from stretto.device.tree import Call, Leaf, TreeFunction, leaves, walk
-from stretto.device.verifier.assignment import function_calls
+from stretto.device.tree import Call, Leaf, TreeFunction, calls, leaves, walk
 from stretto.device.verifier.form import kernel_buffers
 from stretto.device.verifier.initialisation import bound_region
 from stretto.device.verifier.places import Places
@@ -44,7 +43,7 @@ def check_aliases(program: DeviceProgram, places: Mapping[str, Places], touched:
         _check_externals(function, {b.name for b in written}, stands, touched)
         name = function.name
         meet = partial(_may_meet, places=places[name], stands=stands[name], pairs=pairs[name])
-        for call in function_calls(function):
+        for call in calls(function.body):
             _check_call(call, functions[call.function], meet)
         for kernel in {kernel for leaf in leaves(function.body) for kernel in leaf.kernels}:
             _check_kernel(kernel, places[name], touched)
@@ -60,7 +59,7 @@ def _written(
     for schedule in leaves(function.body):
         for name in schedule.kernels:
             found |= written_buffers(touched.kernels[name])
-    for call in function_calls(function):
+    for call in calls(function.body):
         written = functions[call.function].written
         found |= {access.buffer for param, access in call.tensors if param in written}
     return found
@@ -75,7 +74,7 @@ def _stands(functions: Mapping[str, TreeFunction[Schedule]]) -> Stands:
     while changed:
         changed = False
         for name, function in functions.items():
-            for call in function_calls(function):
+            for call in calls(function.body):
                 for param, access in call.tensors:
                     theirs = stands[call.function]
                     more = theirs[param.name] | _memory(access.buffer, stands[name])
@@ -129,7 +128,7 @@ def _pairs(
         changed = False
         for name, function in functions.items():
             meet = partial(_may_meet, places=places[name], stands=stands[name], pairs=found[name])
-            for call in function_calls(function):
+            for call in calls(function.body):
                 theirs = found[call.function]
                 before = len(theirs)
                 for (one, a), (other, b) in combinations(_bound(call), 2):

@@ -23,6 +23,7 @@ from stretto.device.tree import (
     Tree,
     TreeFunction,
     assigns,
+    calls,
     is_parallel,
     leaves,
     reads,
@@ -136,14 +137,10 @@ def written_externals(tree: Tree[L], kernels: Iterable[Kernel]) -> frozenset[str
     param."""
     buffers = [buffer for kernel in kernels for buffer in written_buffers(kernel)]
     for function in tree.functions:
-        for call in function_calls(function):
+        for call in calls(function.body):
             written = tree.function(call.function).written
             buffers.extend(access.buffer for param, access in call.tensors if param in written)
     return frozenset(b.name for b in buffers if b.kind not in ("local", "items", "param"))
-
-
-def function_calls(function: TreeFunction[L]) -> tuple[Call[L], ...]:
-    return tuple(node for node in walk(function.body) if isinstance(node, Call))
 
 
 def relevance(
@@ -177,7 +174,7 @@ def _still_params(tree: Tree[L], written: frozenset[str]) -> dict[str, set[str]]
     while changed:
         changed = False
         for function in tree.functions:
-            for call in function_calls(function):
+            for call in calls(function.body):
                 for param, access in call.tensors:
                     if param.name in still[call.function] and not _is_still(
                         access.buffer, still[function.name], written

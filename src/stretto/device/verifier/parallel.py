@@ -37,6 +37,7 @@ from stretto.device.tree import (
     Tree,
     TreeFunction,
     assigns,
+    calls,
     children,
     is_parallel,
     leaves,
@@ -207,7 +208,7 @@ def _accesses(
             yield access.buffer, _rows(access, index), False
     callees = {name: called(function.body) for name, function in functions.items()}
     names = called(body) & functions.keys()
-    for call in (node for node in walk(body) if isinstance(node, Call)):
+    for call in calls(body):
         written = functions[call.function].written if call.function in functions else ()
         for param, access in call.tensors:
             rows = _rows(access, index) if _is_one_row(param, access) else frozenset()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import combinations
 
 from stretto.device.expr import Buffer
 from stretto.device.program import DeviceProgram, Schedule
-from stretto.device.tree import Call, TreeFunction, rotation, walk
+from stretto.device.tree import Call, TreeFunction, calls, rotation, walk
 
 IN_FRAMES = ("local", "items")
 """Kinds of buffers that are in the frame of an activation."""
@@ -104,15 +104,11 @@ def aliasing_of(program: DeviceProgram) -> dict[str, Aliasing]:
     """Return the aliasing of each function, by name. Bindings of params are propagated through all
     calls to a fixpoint."""
     found = {f.name: Aliasing(program, f) for f in program.tree.functions}
-    calls = [(found[f.name], call) for f in program.tree.functions for call in _calls(f)]
-    while any(_bound(caller, call, found[call.function]) for caller, call in calls):
+    bound = [(found[f.name], call) for f in program.tree.functions for call in calls(f.body)]
+    while any(_bound(caller, call, found[call.function]) for caller, call in bound):
         for aliasing in found.values():
             aliasing.forget()
     return found
-
-
-def _calls(function: TreeFunction[Schedule]) -> Iterator[Call[Schedule]]:
-    yield from (node for node in walk(function.body) if isinstance(node, Call))
 
 
 def _bound(caller: Aliasing, call: Call[Schedule], callee: Aliasing) -> bool:
