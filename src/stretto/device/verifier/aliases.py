@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from itertools import combinations
 
+from stretto.device.aliases import Bindings, Bound, bindings, param_pairs
 from stretto.device.expr import Buffer
 from stretto.device.program import DeviceProgram, Schedule
 from stretto.device.regions import Region, overlap, written_buffers
@@ -20,19 +20,18 @@ from stretto.device.verifier.places import Places
 from stretto.device.verifier.touched import Touched
 from stretto.errors import VerifyError
 
-Stands = Mapping[str, Mapping[str, frozenset[str]]]
-"""For each function and each of its params, the external buffers that it may be bound to."""
-
-Pairs = Mapping[str, Collection[frozenset[str]]]
-"""For each function, the pairs of its params that one call may bind to overlapping memory."""
-
 
 def check_aliases(program: DeviceProgram, places: Mapping[str, Places], touched: Touched) -> None:
     """Raise VerifyError if written memory has two names, or if a function does not declare a param
     that it writes."""
     functions = {function.name: function for function in program.tree.functions}
-    stands = _stands(functions)
-    pairs = _pairs(functions, places, stands)
+    stands = bindings(program.tree)
+
+    def meet(name: str, pairs: Collection[frozenset[Buffer]], one: Bound, other: Bound) -> bool:
+        regions = (bound_region(param, access, write=False) for param, access in (one, other))
+        return _may_meet(*regions, places=places[name], stands=stands[name], pairs=pairs)
+
+    pairs = param_pairs(program.tree, meet)
     for function in functions.values():
         written = _written(function, functions, touched)
         for buffer in written:
@@ -40,11 +39,10 @@ def check_aliases(program: DeviceProgram, places: Mapping[str, Places], touched:
                 raise VerifyError(
                     f"function {function.name} writes {buffer.name}, which it does not declare"
                 )
-        _check_externals(function, {b.name for b in written}, stands, touched)
+        _check_externals(function, written, stands[function.name], touched)
         name = function.name
-        meet = partial(_may_meet, places=places[name], stands=stands[name], pairs=pairs[name])
         for call in calls(function.body):
-            _check_call(call, functions[call.function], meet)
+            _check_call(call, functions[call.function], partial(meet, name, pairs[name]))
         for kernel in {kernel for leaf in leaves(function.body) for kernel in leaf.kernels}:
             _check_kernel(kernel, places[name], touched)
 
@@ -65,43 +63,18 @@ def _written(
     return found
 
 
-def _stands(functions: Mapping[str, TreeFunction[Schedule]]) -> Stands:
-    stands: dict[str, dict[str, frozenset[str]]] = {
-        name: {param.name: frozenset[str]() for param in function.tensors}
-        for name, function in functions.items()
-    }
-    changed = True
-    while changed:
-        changed = False
-        for name, function in functions.items():
-            for call in calls(function.body):
-                for param, access in call.tensors:
-                    theirs = stands[call.function]
-                    more = theirs[param.name] | _memory(access.buffer, stands[name])
-                    changed = changed or more != theirs[param.name]
-                    theirs[param.name] = more
-    return stands
-
-
-def _memory(buffer: Buffer, params: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """Return the external buffers that a name in a function may refer to."""
-    if buffer.kind == "param":
-        return params[buffer.name]
-    return frozenset() if buffer.kind in ("local", "items") else frozenset({buffer.name})
-
-
 def _check_externals(
-    function: TreeFunction[Schedule], written: set[str], stands: Stands, touched: Touched
+    function: TreeFunction[Schedule], written: set[Buffer], stands: Bindings, touched: Touched
 ) -> None:
     """Check that no param is bound to an external buffer that the function also accesses by its
     own name."""
-    own = {buffer.name for buffer in _accessed(function, touched)}
-    for param, externals in stands[function.name].items():
-        for name in sorted(externals & own):
-            if param in written or name in written:
+    own = {*_accessed(function, touched)}
+    for param, externals in stands.items():
+        for buffer in sorted(externals & own, key=lambda one: one.name):
+            if param in written or buffer in written:
                 raise VerifyError(
-                    f"function {function.name} accesses {name} by its name and as {param}, "
-                    "and writes it"
+                    f"function {function.name} accesses {buffer.name} by its name and as "
+                    f"{param.name}, and writes it"
                 )
 
 
@@ -119,61 +92,36 @@ def _accessed(function: TreeFunction[Schedule], touched: Touched) -> Iterator[Bu
                 pass
 
 
-def _pairs(
-    functions: Mapping[str, TreeFunction[Schedule]], places: Mapping[str, Places], stands: Stands
-) -> Pairs:
-    found = {name: set[frozenset[str]]() for name in functions}
-    changed = True
-    while changed:
-        changed = False
-        for name, function in functions.items():
-            meet = partial(_may_meet, places=places[name], stands=stands[name], pairs=found[name])
-            for call in calls(function.body):
-                theirs = found[call.function]
-                before = len(theirs)
-                for (one, a), (other, b) in combinations(_bound(call), 2):
-                    if meet(a, b):
-                        theirs.add(frozenset((one.name, other.name)))
-                changed = changed or len(theirs) != before
-    return found
-
-
-def _bound(call: Call[Schedule]) -> list[tuple[Buffer, Region]]:
-    """Return the params of a call with the regions that it binds them to."""
-    return [(param, bound_region(param, access, write=False)) for param, access in call.tensors]
-
-
 def _may_meet(
     a: Region,
     b: Region,
     *,
     places: Places,
-    stands: Mapping[str, frozenset[str]],
-    pairs: Collection[frozenset[str]],
+    stands: Bindings,
+    pairs: Collection[frozenset[Buffer]],
 ) -> bool:
     """Return True if two regions of a function may overlap in some call of it. Params are compared
     by `pairs`: two that are bound to one external buffer in different calls do not overlap."""
     if a.buffer.name == b.buffer.name:
         return overlap(a, b)
-    if places.meet(a, b) or frozenset((a.buffer.name, b.buffer.name)) in pairs:
+    if places.meet(a, b) or frozenset((a.buffer, b.buffer)) in pairs:
         return True
     for one, other in ((a.buffer, b.buffer), (b.buffer, a.buffer)):
         if one.kind == "param" and other.kind != "param":
-            return other.name in stands[one.name]
+            return other in stands[one]
     return False
 
 
 def _check_call(
-    call: Call[Schedule], callee: TreeFunction[Schedule], meet: Callable[[Region, Region], bool]
+    call: Call[Schedule], callee: TreeFunction[Schedule], meet: Callable[[Bound, Bound], bool]
 ) -> None:
-    bound = _bound(call)
-    for param, region in bound:
-        for other, seen in bound:
+    for param, access in call.tensors:
+        for other, seen in call.tensors:
             if param is other or param not in callee.written:
                 continue
-            if meet(region, seen):
+            if meet((param, access), (other, seen)):
                 raise VerifyError(
-                    f"a call of {call.function} passes {region.buffer.name} as {other.name} and "
+                    f"a call of {call.function} passes {access.buffer.name} as {other.name} and "
                     f"as {param.name}, which is written"
                 )
 

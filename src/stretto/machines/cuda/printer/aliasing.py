@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from stretto.device.aliases import (
+    IN_FRAMES,
+    Bindings,
+    Bound,
+    bindings,
+    param_pairs,
+    rotation_groups,
+)
 from stretto.device.expr import Buffer
 from stretto.device.program import DeviceProgram, Schedule
-from stretto.device.tree import Call, TreeFunction, calls, rotation, walk
-
-IN_FRAMES = ("local", "items")
-"""Kinds of buffers that are in the frame of an activation."""
+from stretto.device.tree import TreeFunction
 
 
 @dataclass(slots=True)
@@ -24,31 +29,25 @@ class Aliasing:
 
     program: DeviceProgram
     function: TreeFunction[Schedule]
-    bindings: dict[Buffer, set[Buffer | None]] = field(
-        default_factory=dict[Buffer, set[Buffer | None]]
-    )
-    pairs: set[frozenset[Buffer]] = field(default_factory=set[frozenset[Buffer]])
+    bindings: Bindings
+    pairs: Collection[frozenset[Buffer]] = ()
     groups: dict[Buffer, tuple[Buffer, ...]] = field(init=False)
     _known: dict[tuple[Buffer, Buffer], bool] = field(
-        default_factory=dict[tuple[Buffer, Buffer], bool]
+        default_factory=dict[tuple[Buffer, Buffer], bool], init=False
     )
 
     def __post_init__(self) -> None:
-        self.groups = _groups(self.function)
-
-    def forget(self) -> None:
-        """Drop cached answers, after more is known of params."""
-        self._known.clear()
+        self.groups = rotation_groups(self.function)
 
     def externals(self, buffer: Buffer) -> Iterable[Buffer]:
         """Return the external buffers under which other functions may know the memory of a buffer
         that is not rotated."""
         if buffer.kind != "param":
             return () if buffer.kind in IN_FRAMES else (buffer,)
-        bindings = self.bindings.get(buffer, set())
-        if None in bindings or self.function.name == "main":
+        bound = self.bindings[buffer]
+        if None in bound:
             return self.program.tree.externals
-        return [other for other in bindings if other is not None]
+        return [other for other in bound if other is not None]
 
     def group(self, buffer: Buffer) -> tuple[Buffer, ...]:
         """Return the buffers whose memory a name may refer to after rotations."""
@@ -56,14 +55,15 @@ class Aliasing:
 
     def may_share(self, a: Buffer, b: Buffer) -> bool:
         """Return True if two names may refer to overlapping memory."""
-        if a == b:
-            return True
         key = (a, b) if a.name < b.name else (b, a)
         if key not in self._known:
-            self._known[key] = self._compared(a, b)
+            self._known[key] = self.compared(a, b)
         return self._known[key]
 
-    def _compared(self, a: Buffer, b: Buffer) -> bool:
+    def compared(self, a: Buffer, b: Buffer) -> bool:
+        """As `may_share`, while `pairs` may still grow."""
+        if a == b:
+            return True
         if b in self.group(a):  # rotated buffers swap places, so they never have the same one
             params = [buffer for buffer in self.group(a) if buffer.kind == "param"]
             return any(self._are_shared(*pair) for pair in combinations(params, 2))
@@ -80,13 +80,10 @@ class Aliasing:
 
     def _is_given(self, a: Buffer, b: Buffer) -> bool:
         """As `may_share`, if at least one of the two is a param."""
-        if self.function.name == "main":
-            return True  # the host binds them
         if a.kind == b.kind:
-            return frozenset((a, b)) in self.pairs
+            return self.function.name == "main" or frozenset((a, b)) in self.pairs
         param, other = (a, b) if a.kind == "param" else (b, a)
-        bindings = self.bindings.get(param, set())
-        return None in bindings or other in bindings
+        return None in self.bindings[param] or other in self.bindings[param]
 
     def _overlap_in_frame(self, a: Buffer, b: Buffer) -> bool:
         """Return True if two buffers of a frame may overlap."""
@@ -101,38 +98,14 @@ class Aliasing:
 
 
 def aliasing_of(program: DeviceProgram) -> dict[str, Aliasing]:
-    """Return the aliasing of each function, by name. Bindings of params are propagated through all
-    calls to a fixpoint."""
-    found = {f.name: Aliasing(program, f) for f in program.tree.functions}
-    bound = [(found[f.name], call) for f in program.tree.functions for call in calls(f.body)]
-    while any(_bound(caller, call, found[call.function]) for caller, call in bound):
-        for aliasing in found.values():
-            aliasing.forget()
+    """Return the aliasing of each function, by name."""
+    bound = bindings(program.tree)
+    found = {f.name: Aliasing(program, f, bound[f.name]) for f in program.tree.functions}
+
+    def meet(name: str, pairs: Collection[frozenset[Buffer]], one: Bound, other: Bound) -> bool:
+        found[name].pairs = pairs
+        return found[name].compared(one[1].buffer, other[1].buffer)
+
+    for name, pairs in param_pairs(program.tree, meet).items():
+        found[name].pairs = pairs
     return found
-
-
-def _bound(caller: Aliasing, call: Call[Schedule], callee: Aliasing) -> bool:
-    """Add what a call binds params to; return True if that was new."""
-    before = len(callee.pairs), sum(map(len, callee.bindings.values()))
-    for param, access in call.tensors:
-        bindings = callee.bindings.setdefault(param, set())
-        for buffer in caller.group(access.buffer):
-            if buffer.kind == "param":
-                is_main = caller.function.name == "main"
-                bindings |= {None} if is_main else caller.bindings.get(buffer, set())
-            elif buffer.kind not in IN_FRAMES:
-                bindings.add(buffer)
-    for (one, a), (other, b) in combinations(call.tensors, 2):
-        if caller.may_share(a.buffer, b.buffer):
-            callee.pairs.add(frozenset((one, other)))
-    return before != (len(callee.pairs), sum(map(len, callee.bindings.values())))
-
-
-def _groups(function: TreeFunction[Schedule]) -> dict[Buffer, tuple[Buffer, ...]]:
-    """Return the buffers that loops rotate among each other, for each of them."""
-    groups: dict[Buffer, tuple[Buffer, ...]] = {}
-    for node in walk(function.body):
-        for pair in rotation(node):
-            joined = tuple(dict.fromkeys(b for one in pair for b in groups.get(one, (one,))))
-            groups |= dict.fromkeys(joined, joined)
-    return groups
