@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from stretto.device import tree
-from stretto.device.aliases import IN_FRAMES
+from stretto.device.aliases import IN_FRAMES, Aliasing, aliasing_of
 from stretto.device.analyses import awaited_ends, has_end, has_waits
 from stretto.device.expr import Apply, Buffer, Expr, Index, Position, Reg, loads
 from stretto.device.flow import Flow, Loop
@@ -45,7 +45,6 @@ from stretto.machines.cuda.printer.accesses import (
     Touched,
     kernel_accesses,
 )
-from stretto.machines.cuda.printer.aliasing import Aliasing, aliasing_of
 from stretto.machines.cuda.printer.kernel import TritonKernel
 from stretto.machines.cuda.printer.registers import Registers
 from stretto.schedule.merge import RunStep, SignalStep, StatementStep, Step, WaitStep, merge

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from stretto.device.aliases import aliasing_of
 from stretto.device.expr import Access, Buffer, Index
 from stretto.device.program import DeviceProgram, FrameLayout, Placement, Schedule
 from stretto.device.tree import Call, For, Node, Seq, Tree, TreeFunction
-from stretto.machines.cuda.printer.aliasing import aliasing_of
 from tests.schedule.programs import NEXT, NOW, OUT, A, B, T, X, leaf
 from tests.schedule.trees import buffer, number
 
