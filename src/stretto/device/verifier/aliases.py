@@ -70,7 +70,7 @@ def _check_externals(
     own name."""
     own = {*_accessed(function, touched)}
     for param, externals in stands.items():
-        for buffer in sorted(externals & own, key=lambda one: one.name):
+        for buffer in sorted(own & externals, key=lambda one: one.name):
             if param in written or buffer in written:
                 raise VerifyError(
                     f"function {function.name} accesses {buffer.name} by its name and as "
