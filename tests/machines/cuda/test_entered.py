@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.device.expr import Const, Expr, Index, Position, Reg
+from stretto.device.expr import Apply, Const, Expr, Index, Position, Reg
 from stretto.device.program import Item, Schedule
 from stretto.device.tree import For, If, Leaf, Let, Node, Seq, While, is_loop, walk
 from stretto.ir.sizes import Symbol
@@ -35,7 +35,7 @@ def below(limit: int) -> Node[Schedule]:
 
 def until_flag() -> Node[Schedule]:
     """while not flag: flag = x[0]."""
-    is_set = condition("ne", at(FLAG), number(0))
+    is_set = Apply("cast", (condition("ne", at(FLAG), number(0)),), DType.BOOL)
     return While(leaf(Let(GO, call("not", is_set))), GO, leaf(Let(FLAG, load(X, 0))))
 
 

@@ -169,6 +169,8 @@ class Registers:
                 found = self.holds(one), self.holds(other)
                 decides = function in ("or", "bitwise_or")
                 return decides if decides in found else (None if None in found else not decides)
+            case Apply("cast", (one,)):
+                return self.holds(one)
             case Apply("not" | "bitwise_not", (one,)):
                 found = self.holds(one)
                 return None if found is None else not found
