@@ -187,7 +187,7 @@ class _FunctionVerifier:
         self._seen: set[Variable] = set(function.parameters)
         """Variables that any statement so far has assigned."""
         self._tests: set[Variable] = set()
-        """Variables that test which option of a choice a number is, or on which side of one it is."""
+        """Variables that compare a number with that of an option of a choice."""
         self._choices = 0
         """Number of enclosing branches on such tests."""
 

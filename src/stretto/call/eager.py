@@ -62,8 +62,8 @@ def recheck_requires_grad(call: RequiresGrad) -> Callable[[], None]:
 
 
 def check_gradients(tensors: Iterable[torch.Tensor]) -> None:
-    """Raise RequiresGrad if one of the tensors that a call reads requires grad; call it with grad mode
-    on. Eager would then build a graph that the caller means to use."""
+    """Raise RequiresGrad if one of the tensors that a call reads requires grad; call it with grad
+    mode on. Eager would then build a graph that the caller means to use."""
     for tensor in filter(requires_grad, tensors):
         raise RequiresGrad(tensor)
 

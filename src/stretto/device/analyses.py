@@ -1,10 +1,9 @@
 """Analyses of control trees: leaf ends that units wait for, later accesses.
 
-The end of a leaf counts as a step of every unit, but needs a release only if another
-unit waits for it: in the same leaf, for a step after the last signal of the unit; or in
-a later leaf, for step 0, before the unit publishes anything else. Anything a unit does
-in a leaf whose end is not awaited is published with its next signal, since counters
-only grow.
+The end of a leaf counts as a step of every unit, but needs a release only if another unit waits for
+it: in the same leaf, for a step after the last signal of the unit; or in a later leaf, for step 0,
+before the unit publishes anything else. Anything a unit does in a leaf whose end is not awaited is
+published with its next signal, since counters only grow.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""A plan of launches: device programs and library calls in order, with control flow on the
-host.
+"""A plan of launches: device programs and library calls in order, with control flow on the host.
 
-All launches of one activation of a function share its frame and a block of words. The
-words pass registers between launches, and the addresses of buffers without a fixed
-place (rotating ones, and the parameters of functions that the host calls).
+All launches of one activation of a function share its frame and a block of words. The words pass
+registers between launches, and the addresses of buffers without a fixed place (rotating ones, and
+the parameters of functions that the host calls).
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from stretto.device.tree import (
     If,
     Leaf,
     Node,
-    Seq,
     Tree,
+    flattened,
     is_parallel,
     is_predicated,
     reads,
@@ -42,14 +41,12 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A device program: `main` takes registers as params and buffers by address as tensors,
-    and returns registers as results; `main`'s frame is that of the function it was cut
-    from.
+    """A device program: `main` takes registers as params and buffers by address as tensors, and
+    returns registers as results; `main`'s frame is that of the function it was cut from.
 
-    rotated: the tensors that its own loops swap. guards: conditions of the predicated
-    branches that contain it, outermost first. Every unit checks them before anything else,
-    and does nothing unless all hold; so no progress counter changes in a launch of an arm
-    that is not taken.
+    rotated: the tensors that its own loops swap. guards: conditions of the predicated branches that
+    contain it, outermost first. Every unit checks them before anything else, and does nothing
+    unless all hold; so no progress counter changes in a launch of an arm that is not taken.
     """
 
     program: DeviceProgram
@@ -150,16 +147,10 @@ def unlikely_guard(branch: If[Action]) -> Guard:
     return Guard(branch.condition, branch.branching is Branching.UNLIKELY_ELSE)
 
 
-def stretch(body: Node[Action]) -> tuple[Node[Action], ...]:
+def enqueued_nodes(body: Node[Action]) -> tuple[Node[Action], ...]:
     """Return the nodes that are enqueued for a node, in plan order: the parts of a sequence, and
     for a predicated branch those of both arms."""
-    match body:
-        case Seq(items):
-            return tuple(node for item in items for node in stretch(item))
-        case If() if is_predicated(body):
-            return stretch(body.then) + stretch(body.orelse)
-        case _:
-            return (body,)
+    return tuple(flattened(body, is_predicated))
 
 
 def units_wait(program: DeviceProgram, rotated: Collection[Buffer]) -> bool:

@@ -1,24 +1,25 @@
 """The DeviceProgram: the result of compilation that every machine runs.
 
-It is a control tree whose leaves are *schedules*: a list of items for each unit.
-Synchronisation uses one progress counter per unit, written by its owner only. Every
-unit has a register `base`; in a leaf, `Signal(s)` publishes base + s, and `Wait(u, s)`
-lasts until unit u has published at least base + s (a wait may cover several
-neighbouring units). At the end of the leaf every unit publishes base + steps and adds
-`steps` to its base. Step 0 is everything before the leaf: the wait (u, 0) is for all
-that unit u did earlier. All units take the same path through the tree, so their bases
-agree without communication, and counters only grow.
+It is a control tree whose leaves are *schedules*: a list of items for each unit. Synchronisation
+uses one progress counter per unit, written by its owner only. Every unit has a register `base`; in
+a leaf, `Signal(s)` publishes base + s, and `Wait(u, s)` lasts until unit u has published at least
+base + s (a wait may cover several neighbouring units). At the end of the leaf every unit publishes
+base + steps and adds `steps` to its base. Step 0 is everything before the leaf: the wait (u, 0) is
+for all that unit u did earlier. All units take the same path through the tree, so their bases agree
+without communication, and counters only grow.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from typing import overload
 
-from stretto.device.expr import Buffer, input_symbols, known_size
+from stretto.device.expr import Buffer, Reg, input_symbols, known_size
 from stretto.device.operator import Kernel
-from stretto.device.tree import Check, Let, Tree, is_parallel, walk
+from stretto.device.tree import Check, Leaf, Let, Node, Tree, assigns, is_parallel, walk
 from stretto.ir.sizes import Size, Symbol, ceil_div
 
 FRAME_ALIGNMENT = 64
@@ -102,7 +103,7 @@ class Placement:
 
     @property
     def stride(self) -> int:
-        return -(-self.nbytes // FRAME_ALIGNMENT) * FRAME_ALIGNMENT
+        return aligned(self.nbytes)
 
     @property
     def end(self) -> int:
@@ -124,8 +125,14 @@ def sized_bytes(buffer: Buffer) -> int | Size:
     return known_size(buffer.shape) * buffer.dtype.itemsize
 
 
+@overload
+def aligned(nbytes: int) -> int: ...
+@overload
+def aligned(nbytes: int | Size) -> int | Size: ...
 def aligned(nbytes: int | Size) -> int | Size:
     """Round up to the next multiple of FRAME_ALIGNMENT, where the next buffer may begin."""
+    if isinstance(nbytes, int):
+        return -(-nbytes // FRAME_ALIGNMENT) * FRAME_ALIGNMENT
     return (ceil_div(nbytes, FRAME_ALIGNMENT) * FRAME_ALIGNMENT).dim
 
 
@@ -133,14 +140,12 @@ def aligned(nbytes: int | Size) -> int | Size:
 class FrameLayout:
     """The memory of one activation of a function: placements by buffer name, bytes (aligned).
 
-    `nbytes` is the size of the part with buffers of fixed size. It is followed by `slots`,
-    whose sizes the call decides, with the `sized` buffers: a slot is as large as its
-    largest buffer.
+    `nbytes` is the size of the part with buffers of fixed size. It is followed by `slots`, whose
+    sizes the call decides, with the `sized` buffers: a slot is as large as its largest buffer.
 
-    copies: for a function that units call separately, from parallel loops, one frame per
-    unit, one after the other. All functions that are called so have frames of one size;
-    then the frames of a unit are separate from those of other units, whatever each of them
-    calls.
+    copies: for a function that units call separately, from parallel loops, one frame per unit, one
+    after the other. All functions that are called so have frames of one size; then the frames of a
+    unit are separate from those of other units, whatever each of them calls.
     """
 
     nbytes: int
@@ -222,3 +227,11 @@ def has_parallel(program: DeviceProgram) -> bool:
     """Return True if the program has several units and a parallel loop."""
     nodes = (node for function in program.tree.functions for node in walk(function.body))
     return program.units > 1 and any(map(is_parallel, nodes))
+
+
+def assigned_registers(node: Node[Schedule]) -> Iterator[Reg]:
+    """Yield the registers that a node, or anything below it, assigns."""
+    for inner in walk(node):
+        yield from assigns(inner)
+        if isinstance(inner, Leaf):
+            yield from (item.reg for item in inner.body.statements if isinstance(item, Let))

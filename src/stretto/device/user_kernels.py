@@ -1,24 +1,24 @@
 """Kernels of users: their declarations and the registry.
 
-A user kernel computes a box of the result of an operator of torch. In the device
-language it is an operator that combines by `Combine.KERNEL`: the loads of its value are
-the declared regions, so the reads, waits and races of its tasks are found as for every
-other operator. Only its source defines what it computes.
+A user kernel computes a box of the result of an operator of torch. In the device language it is an
+operator that combines by `Combine.KERNEL`: the loads of its value are the declared regions, so the
+reads, waits and races of its tasks are found as for every other operator. Only its source defines
+what it computes.
 
-(Rammer, section 3.1, takes a legacy kernel as one rTask; here its regions make tasks of
-it.)
+(Rammer, section 3.1, takes a legacy kernel as one rTask; here its regions make tasks of it.)
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
 
 from stretto.device.expr import Apply
 from stretto.device.functions import FUNCTIONS, Result, ScalarFunction
-from stretto.device.operator import Combine, Operator
+from stretto.device.operator import Combine, Kernel, Operator
 from stretto.errors import SourceLocation
 
 PREFIX = "kernel."
@@ -40,7 +40,7 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DeclaredPart:
     """`length` values of a dim from `start` on; the whole dim if `start` is None."""
 
     start: Linear | None
@@ -48,7 +48,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class DeclaredRegion:
     """The part of a tensor that an element of the result depends on, or that a task computes.
 
     leads: `parts` are preceded by further dims, equal for all tensors that have them.
@@ -56,7 +56,7 @@ class Region:
 
     tensor: str
     leads: bool
-    parts: tuple[Part, ...]
+    parts: tuple[DeclaredPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,27 +74,26 @@ class TritonPart:
 class TritonCode:
     """A Triton function of the user and everything that it refers to, under names that no other
     part of a module uses. entry: the name of the function. parts: definitions, each before its
-    uses. known: the numbers that are compiled into it."""
+    uses. constexprs: the numbers that are compiled into it."""
 
     entry: str
     parts: tuple[TritonPart, ...]
-    known: frozenset[str] = frozenset()
+    constexprs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class UserKernel:
     """A kernel for the operator `target` of torch.
 
-    reads, write: the regions. numbers: the parameters that are not tensors, with their C++
-    types. operations, nbytes: the cost of one element of the result. dtypes: those that
-    floating tensors may have. multiples: for indices that are cut into tiles, numbers that
-    the tiles must be multiples of. cpp, triton: the sources. location: where the C++ source
-    begins.
+    reads, write: the regions. numbers: the parameters that are not tensors, with their C++ types.
+    operations, nbytes: the cost of one element of the result. dtypes: those that floating tensors
+    may have. multiples: for indices that are cut into tiles, numbers that the tiles must be
+    multiples of. cpp, triton: the sources. location: where the C++ source begins.
     """
 
     target: str
-    reads: tuple[Region, ...]
-    write: Region
+    reads: tuple[DeclaredRegion, ...]
+    write: DeclaredRegion
     numbers: tuple[tuple[str, str], ...] = ()
     operations: float = 1.0
     nbytes: float | None = None
@@ -167,6 +166,13 @@ def kernel_of(operator: Operator) -> UserKernel:
     if found is None:
         raise ValueError(f"no kernel {value.function} is registered")
     return found
+
+
+def called_kernels(kernels: Iterable[Kernel]) -> tuple[UserKernel, ...]:
+    """Return the users' kernels that some kernels call, in order."""
+    operators = (stage.operator for kernel in kernels for stage in kernel.stages)
+    calls = (kernel_of(one) for one in operators if one.combine is Combine.KERNEL)
+    return tuple(dict.fromkeys(calls))
 
 
 def whole_dims(operator: Operator) -> frozenset[int]:

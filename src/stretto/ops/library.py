@@ -1,39 +1,38 @@
-"""stretto's own tensor operators, registered with torch so that they resolve and trace like
-ATen's.
+"""stretto's own tensor operators, registered with torch so that they resolve and trace like ATen's.
 
-`stretto.narrow(x, dim, start, length)` is a slice whose position may be known only at run time,
-and whose length is a number or a size; `stretto.narrow_scatter(x, src, dim, start)` is `x` with
-that slice replaced by `src`. Positions must be in range; negative ones count from the end.
+`stretto.narrow(x, dim, start, length)` is a slice whose position may be known only at run time, and
+whose length is a number or a size; `stretto.narrow_scatter(x, src, dim, start)` is `x` with that
+slice replaced by `src`. Positions must be in range; negative ones count from the end.
 
-`stretto.rows_before(x, positions, start, length)` gives rows of `x` that are all before the
-window of `length` rows at `start`. The window must be inside `x`, after its first row. Positions
-are clamped to 0 .. `start` - 1. In `stretto.rows_of(x, source, positions, start, length)` a
-position >= 0 is a row of `source`, which must exist, and a negative one, -p, is row p of `x` as
-above. `stretto.topk(x, k, dim, largest)` is `aten.topk` with a defined order of equal elements:
-the one that comes first in `x` is first. All these return tensors with separate memory.
+`stretto.rows_before(x, positions, start, length)` gives rows of `x` that are all before the window
+of `length` rows at `start`. The window must be inside `x`, after its first row. Positions are
+clamped to 0 .. `start` - 1. In `stretto.rows_of(x, source, positions, start, length)` a position >=
+0 is a row of `source`, which must exist, and a negative one, -p, is row p of `x` as above.
+`stretto.topk(x, k, dim, largest)` is `aten.topk` with a defined order of equal elements: the one
+that comes first in `x` is first. All these return tensors with separate memory.
 
 `stretto.check_positions(positions, size, length, operator, dim, wraps)` has no result: it raises
 the error of `operator` unless `length` elements of dim `dim`, which has `size`, begin at each of
-the positions; negative ones count from the end if `wraps`. `stretto.evaluate(value)` has no
-result either: it makes the op that computes the value run, which may refuse its operands.
+the positions; negative ones count from the end if `wraps`. `stretto.evaluate(value)` has no result
+either: it makes the op that computes the value run, which may refuse its operands.
 
-`stretto.call_table(numbers, ranks, ends, first, length, signed)` sorts the records of n
-activations by a recursion's walk, [n, 1 + k], by their `ranks` [n], and pads them with rows of
-zeros: [length, 2 + k]. Column 0 has the `ends`, the last one the numbers of the activations. The
-columns between have positions: one >= 0 is unchanged, and -1 - i, which refers to activation i,
-becomes its rank + `first`, negated if `signed`.
+`stretto.call_table(numbers, ranks, ends, first, length, signed)` sorts the records of n activations
+by a recursion's walk, [n, 1 + k], by their `ranks` [n], and pads them with rows of zeros: [length,
+2 + k]. Column 0 has the `ends`, the last one the numbers of the activations. The columns between
+have positions: one >= 0 is unchanged, and -1 - i, which refers to activation i, becomes its rank +
+`first`, negated if `signed`.
 
 `stretto.number_row(numbers)` puts single integers [] into one tensor, computed in one operation.
 
-`stretto.grouped_mm(rows, matrices, ends)` multiplies rows [S, K] by matrices [G, K, N], where
-group g of the rows ends before row `ends[g]`: [S, N], with zeros after the last group.
+`stretto.grouped_mm(rows, matrices, ends)` multiplies rows [S, K] by matrices [G, K, N], where group
+g of the rows ends before row `ends[g]`: [S, N], with zeros after the last group.
 
-`stretto.byte_mm(bytes, weight)` multiplies u8 [M, K] by i8 [K, N]: i32 [M, N], exact except that
-it wraps around.
+`stretto.byte_mm(bytes, weight)` multiplies u8 [M, K] by i8 [K, N]: i32 [M, N], exact except that it
+wraps around.
 
 `stretto.random_fill(operator, size, stride, numbers, dtype, generator)` is a new tensor of these
-strides, filled by `operator`, an ATen operator such as `aten.normal_.default`: which element
-gets which number depends on the strides. `stretto.manual_seed(seed, generator)` has no result.
+strides, filled by `operator`, an ATen operator such as `aten.normal_.default`: which element gets
+which number depends on the strides. `stretto.manual_seed(seed, generator)` has no result.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Facts about operators that torch's tags and schemas do not give: one entry each, and only
-data.
+"""Facts about operators that torch's tags and schemas do not give: one entry each, and only data.
 
-`properties` joins these entries with what torch says; other folders use that. An entry is under
-the name of all overloads of an operator (`aten.gather`), or of one (`aten.sort.stable`); the
-entry of an overload has precedence.
+`properties` joins these entries with what torch says; other folders use that. An entry is under the
+name of all overloads of an operator (`aten.gather`), or of one (`aten.sort.stable`); the entry of
+an overload has precedence.
 """
 
 from __future__ import annotations

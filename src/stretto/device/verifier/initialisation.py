@@ -1,13 +1,11 @@
-"""Prove that memory is written before it is read, and not overwritten in between, on every
-path.
+"""Prove that memory is written before it is read, and not overwritten in between, on every path.
 
-For each buffer two masks are propagated through the tree: the elements that are
-definitely written, and those whose content may be lost, because other memory at the
-same bytes was written after them. A read needs elements that are written. Lists, and
-buffers that are written at positions known only at run time, are *loose*: only the
-source determines which of their elements are written, so a read of them needs only that
-nothing it may touch is lost. Since no two conflicting accesses are unordered (`races`),
-it is enough to consider a leaf in one order that its waits allow.
+For each buffer two masks are propagated through the tree: the elements that are definitely written,
+and those whose content may be lost, because other memory at the same bytes was written after them.
+A read needs elements that are written. Lists, and buffers that are written at positions known only
+at run time, are *loose*: only the source determines which of their elements are written, so a read
+of them needs only that nothing it may touch is lost. Since no two conflicting accesses are
+unordered (`races`), it is enough to consider a leaf in one order that its waits allow.
 """
 
 from __future__ import annotations
@@ -30,18 +28,18 @@ from stretto.device.tree import (
     Rotation,
     Tree,
     TreeFunction,
-    calls,
     leaves,
     rotation,
     swaps,
     walk,
 )
+from stretto.device.verifier.assignment import function_calls
 from stretto.device.verifier.cells import Cells, Selection
 from stretto.device.verifier.conformance import what_of
 from stretto.device.verifier.ordering import Orders
-from stretto.device.verifier.places import Places
+from stretto.device.verifier.places import Places, bound_region
 from stretto.device.verifier.symbols import seen_size
-from stretto.device.verifier.touched import Touched
+from stretto.device.verifier.touched import ItemRegions
 from stretto.errors import VerifyError
 
 Masks = dict[str, Mask]
@@ -114,12 +112,11 @@ def _merged(ours: Masks, theirs: Masks, both: Callable[[Mask, Mask], Mask]) -> M
 
 @dataclass(slots=True)
 class Summary:
-    """Preconditions and effects of a call: the buffers that the function reads before it
-    writes them, and those that it has definitely written when it returns. Both are params,
-    or outputs.
+    """Preconditions and effects of a call: the buffers that the function reads before it writes
+    them, and those that it has definitely written when it returns. Both are params, or outputs.
 
-    loose: params that are written at positions known only at run time. written: all params
-    that it may write.
+    loose: params that are written at positions known only at run time. written: all params that it
+    may write.
     """
 
     needs: set[Buffer] = field(default_factory=set[Buffer])
@@ -129,7 +126,7 @@ class Summary:
 
 
 def check_initialisation(
-    program: DeviceProgram, places: Mapping[str, Places], orders: Orders, touched: Touched
+    program: DeviceProgram, places: Mapping[str, Places], orders: Orders, touched: ItemRegions
 ) -> None:
     """Raise VerifyError for a read of memory that may be unwritten or overwritten.
 
@@ -162,7 +159,7 @@ class _Checker(Facts[Schedule, State]):
         places: Places,
         summaries: Mapping[str, Summary],
         orders: Orders,
-        touched: Touched,
+        touched: ItemRegions,
     ) -> None:
         super().__init__()
         self._function = function
@@ -340,20 +337,6 @@ class _Checker(Facts[Schedule, State]):
         return call, draft.state
 
 
-def bound_region(param: Buffer, access: Access, write: bool) -> Region:
-    """Return the memory of the caller that a param is bound to."""
-    buffer = access.buffer
-    offset = access.offset
-    if not offset.is_const:
-        return whole(buffer, write)
-    box = (offset.const, offset.const + param.elements)
-    if not _is_static(buffer) or not _is_static(param):
-        return whole(buffer, write)
-    return Region(
-        buffer, (buffer.elements,), (None if box == (0, buffer.elements) else box,), write
-    )
-
-
 def _fills(call: Call[Schedule], param: Buffer, access: Access) -> bool:
     """Return True if a param covers the whole of a buffer, also for sizes that are known only at
     the call."""
@@ -369,20 +352,16 @@ def _is_known(buffer: Buffer) -> bool:
     return all(map(is_known, buffer.shape))
 
 
-def _is_static(buffer: Buffer) -> bool:
-    return all(isinstance(dim, int) for dim in buffer.shape)
-
-
 def loose_names(program: DeviceProgram) -> frozenset[str]:
     """Return the names of the buffers for which reads are not proved to find written elements."""
-    touched = Touched({kernel.name: kernel for kernel in program.kernels})
+    touched = ItemRegions({kernel.name: kernel for kernel in program.kernels})
     summaries = {function.name: Summary() for function in program.tree.functions}
     found = _loose_buffers(program.tree, touched, summaries)
     return frozenset(name for names in found.values() for name in names)
 
 
 def _loose_buffers(
-    tree: Tree[Schedule], touched: Touched, summaries: Mapping[str, Summary]
+    tree: Tree[Schedule], touched: ItemRegions, summaries: Mapping[str, Summary]
 ) -> dict[str, frozenset[str]]:
     """Return for each function the names of the buffers that are lists or written at unknown
     positions.
@@ -394,7 +373,7 @@ def _loose_buffers(
         kernels = {name for schedule in leaves(function.body) for name in schedule.kernels}
         found = {b.name for b in function.locals if b.kind == "items"}
         found.update(name for kernel in kernels for name in touched.partly_written(kernel))
-        for call in calls(function.body):
+        for call in function_calls(function):
             found |= {a.buffer.name for _, a in call.tensors if not a.offset.is_const}
         loose[function.name] = found
     externals = {buffer.name for buffer in tree.externals}
@@ -405,7 +384,7 @@ def _loose_buffers(
         for function in tree.functions:
             mine, own = loose[function.name], summaries[function.name].loose
             before = len(mine) + len(own)
-            for call in calls(function.body):
+            for call in function_calls(function):
                 theirs = summaries[call.function].loose
                 mine |= {access.buffer.name for param, access in call.tensors if param in theirs}
             everywhere |= mine & externals
@@ -419,7 +398,7 @@ def _loose_buffers(
     return {name: frozenset(found) for name, found in loose.items()}
 
 
-def _written_outputs(tree: Tree[Schedule], touched: Touched) -> dict[str, set[Buffer]]:
+def _written_outputs(tree: Tree[Schedule], touched: ItemRegions) -> dict[str, set[Buffer]]:
     """Return for each function the outputs that it or its callees may write by their own names."""
     found = {
         f.name: {
@@ -435,7 +414,7 @@ def _written_outputs(tree: Tree[Schedule], touched: Touched) -> dict[str, set[Bu
     while changed:
         changed = False
         for function in tree.functions:
-            for call in calls(function.body):
+            for call in function_calls(function):
                 if not found[call.function] <= found[function.name]:
                     found[function.name] |= found[call.function]
                     changed = True

@@ -7,13 +7,12 @@ with a library call inside, or a size that a library call needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 import torch
 
-from stretto.device import tree
 from stretto.device.evaluate import resolve
 from stretto.device.expr import (
     SIZE,
@@ -29,6 +28,21 @@ from stretto.device.expr import (
 from stretto.device.forms import ProgramInterface
 from stretto.device.operator import LibraryCall
 from stretto.device.plan import Action, Launch, Library, Plan, address_name
+from stretto.device.tree import (
+    Call,
+    Conditional,
+    Execution,
+    For,
+    If,
+    Leaf,
+    Node,
+    Rotation,
+    Seq,
+    TreeFunction,
+    children,
+    is_predicated,
+    rotating,
+)
 from stretto.ir.sizes import Size
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.launch import Invocation
@@ -47,11 +61,11 @@ from stretto.runtime.sizes import Values
 # library call needs.
 
 
-Order = Callable[[tree.Seq[Action]], Sequence[tree.Node[Action]]]
+Order = Callable[[Seq[Action]], Sequence[Node[Action]]]
 """Returns the parts of a sequence in the order in which the host executes them."""
 
 
-def in_order(sequence: tree.Seq[Action]) -> Sequence[tree.Node[Action]]:
+def in_order(sequence: Seq[Action]) -> Sequence[Node[Action]]:
     """Return the parts in the plan's order."""
     return sequence.children
 
@@ -71,11 +85,11 @@ class PlanExecutable(CudaExecutable):
         super().__init__(plan.program, sources, interface, options, launcher, plan.words["main"])
         self.plan = plan
         body = plan.tree.main.body
-        self.is_single = isinstance(body, tree.Leaf) and isinstance(body.body, Launch)
+        self.is_single = isinstance(body, Leaf) and isinstance(body.body, Launch)
         self.numbers = {id(launch): n for n, (_, launch) in enumerate(plan.launches)}
         self.functions = {function.name: function for function in plan.tree.functions}
         self.moving = {
-            function.name: {*function.tensors, *tree.rotating(function.body)}
+            function.name: {*function.tensors, *rotating(function.body)}
             for function in plan.tree.functions
         }
         for name, launch in plan.launches:
@@ -127,7 +141,7 @@ class Activation:
     launch may have rotated since.
     """
 
-    function: tree.TreeFunction[Action]
+    function: TreeFunction[Action]
     arena: torch.Tensor
     words: torch.Tensor
     depth: int
@@ -136,7 +150,7 @@ class Activation:
     lost: set[Buffer] = field(default_factory=set[Buffer])
 
 
-class Host:
+class Host(Execution[Action, Activation]):
     """The host's part of one run."""
 
     def __init__(
@@ -160,7 +174,7 @@ class Host:
         executable = self.executable
         at = self.begin("main", executable.arena(self.state))
         self.place_all(at, {})
-        self.node(at.function.body, at)
+        self.run(at)
         return at
 
     def begin(self, name: str, arena: torch.Tensor) -> Activation:
@@ -187,7 +201,7 @@ class Host:
         registers: Mapping[Reg, torch.Tensor | Number],
         tensors: Mapping[Buffer, torch.Tensor],
     ) -> Activation:
-        """Run a function in memory of its own; return its activation at the end."""
+        """Return an activation of a called function, in memory of its own."""
         executable = self.executable
         if depth > executable.max_depth:
             raise stopped(Status.TOO_DEEP, depth, executable.max_depth, 0)
@@ -201,7 +215,6 @@ class Host:
         self.place_all(at, tensors)
         for reg, value in registers.items():
             self.set_word(at, reg, value)
-        self.node(at.function.body, at)
         return at
 
     def address(self, at: Activation, buffer: Buffer) -> torch.Tensor:
@@ -230,58 +243,55 @@ class Host:
         return int(self.read(at, register_of(expr))) if known is None else known
 
     # ---- control -----------------------------------------------------------------------------
-    def node(self, node: tree.Node[Action], at: Activation) -> None:
-        match node:
-            case tree.Leaf(Launch() as launch):
-                self.launch(launch, at)
-            case tree.Leaf(Library(call)):
-                self.library(call, at)
-            case tree.Seq():
-                for child in self.executable.order(node):
-                    self.node(child, at)
-            case tree.For(index, start, stop, step, body, rotate):
-                for position in range(self.number(at, start), self.number(at, stop), step):
-                    self.set_word(at, index, position)
-                    self.node(body, at)
-                    self.rotate(rotate, at)
-            case tree.While(head, condition, body, rotate):
-                self.node(head, at)
-                while self.read(at, condition):
-                    self.node(body, at)
-                    self.rotate(rotate, at)
-                    self.node(head, at)
-            case tree.If(_, then, orelse) if tree.is_predicated(node):
-                self.node(then, at)
-                self.node(orelse, at)
-            case tree.If(condition, then, orelse):
-                self.node(then if self.read(at, condition) else orelse, at)
-            case tree.Call():
-                self.call(node, at)
-            case _:
-                raise TypeError(node)
+    def run(self, at: Activation) -> None:
+        """Run the body of an activation's function."""
+        for leaf, inner in self.leaves(at.function.body, at):
+            match leaf.body:
+                case Launch() as launch:
+                    self.launch(launch, inner)
+                case Library(call):
+                    self.library(call, inner)
 
-    def rotate(self, pairs: Sequence[tuple[Buffer, Buffer]], at: Activation) -> None:
+    def sequence(self, node: Seq[Action], state: Activation) -> Iterable[Node[Action]]:
+        return self.executable.order(node)
+
+    def trips(self, node: For[Action], state: Activation) -> Iterator[None]:
+        start, stop = self.number(state, node.start), self.number(state, node.stop)
+        for position in range(start, stop, node.step):
+            self.set_word(state, node.index, position)
+            yield
+
+    def holds(self, node: Conditional[Action], state: Activation, done: int) -> bool:
+        return bool(self.read(state, node.condition))
+
+    def arms(self, node: If[Action], state: Activation) -> Iterable[Node[Action]]:
+        return children(node) if is_predicated(node) else super().arms(node, state)
+
+    def rotate(self, pairs: Rotation, state: Activation) -> None:
         for a, b in pairs:
-            at.moving[a], at.moving[b] = at.moving[b], at.moving[a]
-            if {a, b} & at.lost:
-                at.lost |= {a, b}
-            first, second = self.address(at, a), self.address(at, b)
+            state.moving[a], state.moving[b] = state.moving[b], state.moving[a]
+            if {a, b} & state.lost:
+                state.lost |= {a, b}
+            first, second = self.address(state, a), self.address(state, b)
             before = first.clone()
             first.copy_(second)
             second.copy_(before)
 
-    def call(self, node: tree.Call[Action], at: Activation) -> None:
+    def call(
+        self, node: Call[Action], state: Activation
+    ) -> Iterator[tuple[Node[Action], Activation]]:
         registers: dict[Reg, torch.Tensor | Number] = {}
         for reg, expr in node.registers:
             if isinstance(expr, Const):
                 registers[reg] = expr.value
             else:
-                known = host_number(expr, at.sizes)
-                registers[reg] = self.word(at, register_of(expr)) if known is None else known
-        tensors = {buffer: self.place(at, access) for buffer, access in node.tensors}
-        done = self.activate(node.function, at.depth + 1, registers, tensors)
+                known = host_number(expr, state.sizes)
+                registers[reg] = self.word(state, register_of(expr)) if known is None else known
+        tensors = {buffer: self.place(state, access) for buffer, access in node.tensors}
+        called = self.activate(node.function, state.depth + 1, registers, tensors)
+        yield called.function.body, called
         for mine, theirs in node.results:
-            self.set_word(at, mine, self.word(done, theirs))
+            self.set_word(state, mine, self.word(called, theirs))
 
     # ---- memory ------------------------------------------------------------------------------
     def tensor(self, at: Activation, buffer: Buffer) -> torch.Tensor:

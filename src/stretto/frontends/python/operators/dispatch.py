@@ -1,9 +1,8 @@
-"""Recording: every ATen call of the traced function becomes one or more TensorOps, or a
-view.
+"""Recording: every ATen call of the traced function becomes one or more TensorOps, or a view.
 
 The mode sits below autograd, so composite operators arrive whole. In order of preference an
-operator is handled by its own rule, kept, treated as a view, made functional, decomposed by
-torch's tables, or recorded as it is.
+operator is handled by its own rule, kept, treated as a view, made functional, decomposed by torch's
+tables, or recorded as it is.
 """
 
 # pyright: reportPrivateUsage=false

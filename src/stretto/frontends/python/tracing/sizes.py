@@ -1,10 +1,9 @@
 """Sizes known at the call: symbols while a function is captured, formulas in its Program.
 
-An input dim that is to be symbolic is a `torch.SymInt` in the user's code, backed by
-torch's ShapeEnv with the size in the captured call as its hint. Whatever Python or torch
-decides by the hint becomes a guard. If a guard makes two symbols equal, or makes one a
-number, the function is captured again with fewer symbols (`merged`), so that no type
-contains the old one.
+An input dim that is to be symbolic is a `torch.SymInt` in the user's code, backed by torch's
+ShapeEnv with the size in the captured call as its hint. Whatever Python or torch decides by the
+hint becomes a guard. If a guard makes two symbols equal, or makes one a number, the function is
+captured again with fewer symbols (`merged`), so that no type contains the old one.
 """
 
 # pyright: reportUnknownMemberType=false, reportPrivateUsage=false

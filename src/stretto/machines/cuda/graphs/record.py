@@ -21,9 +21,9 @@ from stretto.device.plan import (
     Launch,
     Library,
     arms,
+    enqueued_nodes,
     is_unlikely,
     needs_host,
-    stretch,
     unlikely_guard,
 )
 from stretto.machines.cuda.graphs import words
@@ -83,7 +83,7 @@ def contains(node: tree.Node[Action], branch: tree.If[Action]) -> bool:
 
 def place_of(branch: tree.If[Action], sequence: tree.Seq[Action], numbers: Sequence[int]) -> int:
     """Return which of some nodes of a sequence's stretch contains the branch."""
-    parts = stretch(sequence)
+    parts = enqueued_nodes(sequence)
     return next(number for number in numbers if contains(parts[number], branch))
 
 
@@ -215,7 +215,7 @@ class Recorder:
     ) -> Ends:
         """Add some nodes of a sequence's stretch, in the order of its arrangement. begun: the ends
         of other nodes that are in the graph already."""
-        after, parts = self.arrangements[id(node)].after, stretch(node)
+        after, parts = self.arrangements[id(node)].after, enqueued_nodes(node)
         leaving = next((n for n in numbers if leaves_graph(parts[n])), None)
         rest = [] if leaving is None else rest_of(leaving, numbers, after, parts)
         lanes = self.arrangements[id(node)].arrangement.streams
@@ -249,7 +249,7 @@ class Recorder:
         after: Ends,
     ) -> Ends:
         """Add an exit, or a node that contains one, and the rest of the stretch after it."""
-        branch = stretch(node)[leaving]
+        branch = enqueued_nodes(node)[leaving]
         if not is_unlikely(branch):
             if not rest:
                 return after
@@ -305,7 +305,7 @@ class Recorder:
         branch: tree.If[Action],
     ) -> Ends:
         """Add the rest of some nodes of a stretch after the unlikely arm of a branch in them."""
-        after, parts = self.arrangements[id(node)].after, stretch(node)
+        after, parts = self.arrangements[id(node)].after, enqueued_nodes(node)
         number = place_of(branch, node, numbers)
         rest = rest_of(number, list(numbers), after, parts)
         if parts[number] is branch:
@@ -350,7 +350,7 @@ class Recorder:
             if cells is not None and found.number in ends:
                 operations += found.operations(cells, self.host.address_of_word)
                 registers |= found.registers
-        parts = stretch(node)
+        parts = enqueued_nodes(node)
         after = _all(ends[number] for number in ends if words.writes(parts[number], registers))
         self._operations(graph, operations, after or self.head)
 
