@@ -92,9 +92,15 @@ def _split_at_values(*args: Any, **kwargs: Any) -> Any:
 
 def _lift_fresh(value: torch.Tensor) -> Any:
     """Return a tensor literal of the user's code as a traced value."""
-    state = tracer()
     if isinstance(value, TracedTensor):
         return value
+    made = _lifted(value)
+    tracer().note_arrays(value, made)
+    return made
+
+
+def _lifted(value: torch.Tensor) -> TracedTensor:
+    state = tracer()
     if value.numel() == 1 and value.dim() == 0:
         with state.native():
             number = value.item()
@@ -117,6 +123,10 @@ def _clone(value: Any, *, memory_format: Any = None) -> Any:
     made = state.fresh(state.read(traced), fake, traced.number)
     made.memory.any_layout = traced.memory.any_layout
     return made
+
+
+def _view_as_dtype(value: Any, dtype: Any) -> Any:
+    return aten.alias.default(value) if dtype == value.dtype else NotImplemented
 
 
 def _scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None) -> Any:
@@ -373,6 +383,8 @@ def _reshaping_in_place(view: Any) -> Callable[..., Any]:
     shape would have to be restored whenever tracing returns to an earlier state."""
 
     def rule(x: Any, *dims: Any) -> Any:
+        if not isinstance(x, TracedTensor):
+            _reshape_inplace()
         last, memory = tracer().last_op(), x.memory
         if last is None or memory.made is not memory.state.base or memory.made not in last.results:
             _reshape_inplace()
@@ -434,6 +446,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.fill_.Tensor: _fill_,
     aten.zero_.default: _zero_,
     aten.is_same_size.default: lambda one, other: one.shape == other.shape,
+    aten.view.dtype: _view_as_dtype,
     aten.lift_fresh.default: _lift_fresh,
     aten.lift.default: _lift_fresh,
     aten.clone.default: _clone,
