@@ -121,6 +121,7 @@ def recording() -> Generator[None]:
 def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
     """Handle one ATen call."""
     state = tracer()
+    checks.check_storage(**kwargs)
     state.gradients.compute(args)
     compare_in_run()
     if state.sizes.are_symbolic:

@@ -130,8 +130,8 @@ def _address(original: Method) -> Method:
 
 
 _REFUSED = (
-    "__dlpack__", "__reduce_ex__", "_typed_storage", "apply_", "map2_", "map_",
-    "share_memory_", "storage", "untyped_storage",
+    "__dlpack__", "__reduce_ex__", "_typed_storage", "apply_", "is_pinned", "map2_", "map_",
+    "pin_memory", "share_memory_", "storage", "untyped_storage",
 )  # fmt: skip
 _REPLACED: dict[tuple[type, str], Callable[[Method], Method]] = {
     (torch.Tensor, "tolist"): _reading,
