@@ -73,16 +73,18 @@ def _reached(start: Iterable[Storage], following: Any) -> list[Storage]:
     """Return `start` and everything reachable from it; each storage precedes those reached from
     it."""
     order, seen = list[Storage](), set[Storage]()
-
-    def visit(storage: Storage) -> None:
-        if storage not in seen:
-            seen.add(storage)
-            for other in following(storage):
-                visit(other)
-            order.append(storage)
-
-    for storage in start:
-        visit(storage)
+    for first in start:
+        pending = [] if first in seen else [(first, iter(following(first)))]
+        seen.add(first)
+        while pending:
+            storage, others = pending[-1]
+            other = next((one for one in others if one not in seen), None)
+            if other is None:
+                order.append(storage)
+                pending.pop()
+            else:
+                seen.add(other)
+                pending.append((other, iter(following(other))))
     return order[::-1]
 
 
