@@ -255,6 +255,10 @@ describe("_unsafe_view", rearranges=True)
 describe("narrow", "stretto", rearranges=True)
 describe("reshape contiguous flatten.using_ints", aliases=Aliases.BY_LAYOUT)
 describe(
+    "lift unsafe_chunk unsafe_split.Tensor unsafe_split_with_sizes",  # the schemas do not say so
+    aliases=Aliases.ALWAYS,
+)
+describe(
     "select_scatter slice_scatter index_put scatter.src scatter.value",
     updates=True,
 )
