@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
 
 from stretto.device.expr import Buffer, Reg, limit_register
 from stretto.device.flow import Facts, Loop
@@ -19,7 +18,6 @@ from stretto.device.tree import (
     TreeFunction,
     is_parallel,
     reads,
-    walk,
 )
 from stretto.device.verifier.touched import ItemRegions
 from stretto.errors import VerifyError
@@ -105,10 +103,3 @@ def check_registers(
     start = frozenset(register.name for register in function.params)
     end = Assignment(touched.registers, require).end(function.body, start)
     require(function.results, end, "the end of the function")
-
-
-L = TypeVar("L")
-
-
-def function_calls(function: TreeFunction[L]) -> tuple[Call[L], ...]:
-    return tuple(node for node in walk(function.body) if isinstance(node, Call))

@@ -28,12 +28,12 @@ from stretto.device.tree import (
     Rotation,
     Tree,
     TreeFunction,
+    calls,
     leaves,
     rotation,
     swaps,
     walk,
 )
-from stretto.device.verifier.assignment import function_calls
 from stretto.device.verifier.cells import Cells, Selection
 from stretto.device.verifier.conformance import what_of
 from stretto.device.verifier.ordering import Orders
@@ -373,7 +373,7 @@ def _loose_buffers(
         kernels = {name for schedule in leaves(function.body) for name in schedule.kernels}
         found = {b.name for b in function.locals if b.kind == "items"}
         found.update(name for kernel in kernels for name in touched.partly_written(kernel))
-        for call in function_calls(function):
+        for call in calls(function.body):
             found |= {a.buffer.name for _, a in call.tensors if not a.offset.is_const}
         loose[function.name] = found
     externals = {buffer.name for buffer in tree.externals}
@@ -384,7 +384,7 @@ def _loose_buffers(
         for function in tree.functions:
             mine, own = loose[function.name], summaries[function.name].loose
             before = len(mine) + len(own)
-            for call in function_calls(function):
+            for call in calls(function.body):
                 theirs = summaries[call.function].loose
                 mine |= {access.buffer.name for param, access in call.tensors if param in theirs}
             everywhere |= mine & externals
@@ -414,7 +414,7 @@ def _written_outputs(tree: Tree[Schedule], touched: ItemRegions) -> dict[str, se
     while changed:
         changed = False
         for function in tree.functions:
-            for call in function_calls(function):
+            for call in calls(function.body):
                 if not found[call.function] <= found[function.name]:
                     found[function.name] |= found[call.function]
                     changed = True

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import combinations, permutations, product
+from itertools import permutations, product
 
 import numpy as np
 
+from stretto.device.aliases import Bindings, Bound, bindings, param_pairs
 from stretto.device.boxes import Boxes, Limits, Mask
 from stretto.device.expr import Access, Buffer
 from stretto.device.program import (
@@ -28,8 +29,7 @@ from stretto.device.regions import (
     whole,
     written_buffers,
 )
-from stretto.device.tree import Call, Leaf, TreeFunction, leaves, rotation, walk
-from stretto.device.verifier.assignment import function_calls
+from stretto.device.tree import Call, Leaf, TreeFunction, calls, leaves, rotation, walk
 from stretto.device.verifier.form import kernel_buffers
 from stretto.device.verifier.touched import ItemRegions
 from stretto.errors import VerifyError
@@ -265,8 +265,15 @@ def check_aliases(
     """Raise VerifyError if written memory has two names, or if a function does not declare a param
     that it writes."""
     functions = {function.name: function for function in program.tree.functions}
-    bound_externals = _bound_externals(functions)
-    pairs = _pairs(functions, places, bound_externals)
+    bound_externals = bindings(program.tree)
+
+    def meet(name: str, pairs: Collection[frozenset[Buffer]], one: Bound, other: Bound) -> bool:
+        regions = (bound_region(param, access, write=False) for param, access in (one, other))
+        return _may_meet(
+            *regions, places=places[name], bound_externals=bound_externals[name], pairs=pairs
+        )
+
+    pairs = param_pairs(program.tree, meet)
     for function in functions.values():
         written = _written(function, functions, touched)
         for buffer in written:
@@ -274,13 +281,10 @@ def check_aliases(
                 raise VerifyError(
                     f"function {function.name} writes {buffer.name}, which it does not declare"
                 )
-        _check_externals(function, {b.name for b in written}, bound_externals, touched)
+        _check_externals(function, written, bound_externals[function.name], touched)
         name = function.name
-        meet = partial(
-            _may_meet, places=places[name], bound_externals=bound_externals[name], pairs=pairs[name]
-        )
-        for call in function_calls(function):
-            _check_call(call, functions[call.function], meet)
+        for call in calls(function.body):
+            _check_call(call, functions[call.function], partial(meet, name, pairs[name]))
         for kernel in {kernel for leaf in leaves(function.body) for kernel in leaf.kernels}:
             _check_kernel(kernel, places[name], touched)
 
@@ -295,52 +299,27 @@ def _written(
     for schedule in leaves(function.body):
         for name in schedule.kernels:
             found |= written_buffers(touched.kernels[name])
-    for call in function_calls(function):
+    for call in calls(function.body):
         written = functions[call.function].written
         found |= {access.buffer for param, access in call.tensors if param in written}
     return found
 
 
-def _bound_externals(functions: Mapping[str, TreeFunction[Schedule]]) -> BoundExternals:
-    bound_externals: dict[str, dict[str, frozenset[str]]] = {
-        name: {param.name: frozenset[str]() for param in function.tensors}
-        for name, function in functions.items()
-    }
-    changed = True
-    while changed:
-        changed = False
-        for name, function in functions.items():
-            for call in function_calls(function):
-                for param, access in call.tensors:
-                    theirs = bound_externals[call.function]
-                    more = theirs[param.name] | _memory(access.buffer, bound_externals[name])
-                    changed = changed or more != theirs[param.name]
-                    theirs[param.name] = more
-    return bound_externals
-
-
-def _memory(buffer: Buffer, params: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """Return the external buffers that a name in a function may refer to."""
-    if buffer.kind == "param":
-        return params[buffer.name]
-    return frozenset() if buffer.kind in ("local", "items") else frozenset({buffer.name})
-
-
 def _check_externals(
     function: TreeFunction[Schedule],
-    written: set[str],
-    bound_externals: BoundExternals,
+    written: set[Buffer],
+    bound_externals: Bindings,
     touched: ItemRegions,
 ) -> None:
     """Check that no param is bound to an external buffer that the function also accesses by its
     own name."""
-    own = {buffer.name for buffer in _accessed(function, touched)}
-    for param, externals in bound_externals[function.name].items():
-        for name in sorted(externals & own):
-            if param in written or name in written:
+    own = {*_accessed(function, touched)}
+    for param, externals in bound_externals.items():
+        for buffer in sorted(own & externals, key=lambda one: one.name):
+            if param in written or buffer in written:
                 raise VerifyError(
-                    f"function {function.name} accesses {name} by its name and as {param}, "
-                    "and writes it"
+                    f"function {function.name} accesses {buffer.name} by its name and as "
+                    f"{param.name}, and writes it"
                 )
 
 
@@ -358,68 +337,36 @@ def _accessed(function: TreeFunction[Schedule], touched: ItemRegions) -> Iterato
                 pass
 
 
-def _pairs(
-    functions: Mapping[str, TreeFunction[Schedule]],
-    places: Mapping[str, Places],
-    bound_externals: BoundExternals,
-) -> Pairs:
-    found = {name: set[frozenset[str]]() for name in functions}
-    changed = True
-    while changed:
-        changed = False
-        for name, function in functions.items():
-            meet = partial(
-                _may_meet,
-                places=places[name],
-                bound_externals=bound_externals[name],
-                pairs=found[name],
-            )
-            for call in function_calls(function):
-                theirs = found[call.function]
-                before = len(theirs)
-                for (one, a), (other, b) in combinations(_bound(call), 2):
-                    if meet(a, b):
-                        theirs.add(frozenset((one.name, other.name)))
-                changed = changed or len(theirs) != before
-    return found
-
-
-def _bound(call: Call[Schedule]) -> list[tuple[Buffer, Region]]:
-    """Return the params of a call with the regions that it binds them to."""
-    return [(param, bound_region(param, access, write=False)) for param, access in call.tensors]
-
-
 def _may_meet(
     a: Region,
     b: Region,
     *,
     places: Places,
-    bound_externals: Mapping[str, frozenset[str]],
-    pairs: Collection[frozenset[str]],
+    bound_externals: Bindings,
+    pairs: Collection[frozenset[Buffer]],
 ) -> bool:
     """Return True if two regions of a function may overlap in some call of it. Params are compared
     by `pairs`: two that are bound to one external buffer in different calls do not overlap."""
     if a.buffer.name == b.buffer.name:
         return overlap(a, b)
-    if places.meet(a, b) or frozenset((a.buffer.name, b.buffer.name)) in pairs:
+    if places.meet(a, b) or frozenset((a.buffer, b.buffer)) in pairs:
         return True
     for one, other in ((a.buffer, b.buffer), (b.buffer, a.buffer)):
         if one.kind == "param" and other.kind != "param":
-            return other.name in bound_externals[one.name]
+            return other in bound_externals[one]
     return False
 
 
 def _check_call(
-    call: Call[Schedule], callee: TreeFunction[Schedule], meet: Callable[[Region, Region], bool]
+    call: Call[Schedule], callee: TreeFunction[Schedule], meet: Callable[[Bound, Bound], bool]
 ) -> None:
-    bound = _bound(call)
-    for param, region in bound:
-        for other, seen in bound:
+    for param, access in call.tensors:
+        for other, seen in call.tensors:
             if param is other or param not in callee.written:
                 continue
-            if meet(region, seen):
+            if meet((param, access), (other, seen)):
                 raise VerifyError(
-                    f"a call of {call.function} passes {region.buffer.name} as {other.name} and "
+                    f"a call of {call.function} passes {access.buffer.name} as {other.name} and "
                     f"as {param.name}, which is written"
                 )
 

@@ -32,13 +32,13 @@ from stretto.device.tree import (
     Rotation,
     Tree,
     TreeFunction,
+    calls,
     is_parallel,
     leaves,
     rotation,
     swaps,
     walk,
 )
-from stretto.device.verifier.assignment import function_calls
 from stretto.device.verifier.conformance import Origins, what_of
 from stretto.device.verifier.ordering import Orders
 from stretto.device.verifier.places import Places
@@ -59,7 +59,7 @@ def written_externals(tree: Tree[L], kernels: Iterable[Kernel]) -> frozenset[str
     param."""
     buffers = [buffer for kernel in kernels for buffer in written_buffers(kernel)]
     for function in tree.functions:
-        for call in function_calls(function):
+        for call in calls(function.body):
             written = tree.function(call.function).written
             buffers.extend(access.buffer for param, access in call.tensors if param in written)
     return frozenset(b.name for b in buffers if b.kind not in ("local", "items", "param"))
@@ -96,7 +96,7 @@ def _constant_params(tree: Tree[L], written: frozenset[str]) -> dict[str, set[st
     while changed:
         changed = False
         for function in tree.functions:
-            for call in function_calls(function):
+            for call in calls(function.body):
                 for param, access in call.tensors:
                     if param.name in still[call.function] and not _is_never_written(
                         access.buffer, still[function.name], written
