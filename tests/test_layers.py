@@ -25,6 +25,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("passes",),
     ("device",),
     ("lowering",),
+    ("operators",),
     ("kernels",),
     ("simulator",),
     ("schedule",),

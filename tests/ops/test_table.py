@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-import stretto.lowering.rules as lowering_rules
 from stretto.errors import VerifyError
 from stretto.ir.ops import TensorOp
+from stretto.lowering.rules import RULES
 from stretto.ops.infer import parameters, resolve
 from stretto.ops.properties import Properties, is_random, properties
 from stretto.ops.table import (
@@ -179,7 +179,7 @@ def test_ways_of_batching_fit_the_schema() -> None:
 
 
 def test_operators_that_are_lowered_are_known_to_fail_or_not() -> None:
-    for target in lowering_rules.RULES:
+    for target in RULES:
         if target in overloads():
             assert properties(target).fails is not Fails.UNKNOWN, target
 

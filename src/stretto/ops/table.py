@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 
@@ -142,6 +143,13 @@ class Entry:
 TABLE: dict[str, Entry] = {}
 
 
+@cache
+def load_families() -> None:
+    """Import `stretto.operators`, which fills the tables of operators. The folder is on a higher
+    layer, since lowering is part of a family; so it is imported when a table is first read."""
+    import_module("stretto.operators")
+
+
 def describe(names: str, namespace: str = "aten", **said: Any) -> None:
     """Add to the entry of each operator in `names`, which are separated by spaces."""
     for key in (f"{namespace}.{name}" for name in names.split()):
@@ -152,6 +160,7 @@ def describe(names: str, namespace: str = "aten", **said: Any) -> None:
 @cache
 def entry(target: str) -> Entry:
     """Return the entry of an overload, completed by that of all overloads of its operator."""
+    load_families()
     own = TABLE.get(target, Entry())
     shared = TABLE.get(".".join(target.split(".")[:2]), Entry())
     given = {name: said for name in Entry.__slots__ if (said := getattr(own, name)) is not None}

@@ -7,6 +7,7 @@ from stretto.ir.core import Value
 from stretto.ir.failure import Failure
 from stretto.ir.sizes import Size
 from stretto.ir.types import DType
+from stretto.lowering.emit import apply, conjunction, like, number, where, within
 from stretto.lowering.function import Lowering
 from stretto.lowering.lazy import (
     Lazy,
@@ -21,8 +22,7 @@ from stretto.lowering.lazy import (
     stored,
     variables,
 )
-from stretto.lowering.rules.emit import apply, conjunction, like, number, where, within
-from stretto.lowering.rules.table import Call, Decline, rule, static_dims
+from stretto.lowering.rules import Call, Decline, rule, static_dims
 
 # ---- Views of whole tensors: another index for each element, never a copy ---------------------
 # Views of parts are in `indexing`.

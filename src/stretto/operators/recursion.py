@@ -19,9 +19,9 @@ from stretto.device.expr import (
 )
 from stretto.device.operator import Combine, Operator
 from stretto.ir.types import DType
+from stretto.lowering.emit import apply, compute_dtype, computed, emit, where
 from stretto.lowering.lazy import Lazy, cast, constant, placed_at, stored, variables
-from stretto.lowering.rules.emit import apply, compute_dtype, computed, emit, where
-from stretto.lowering.rules.table import Call, Decline, rule, static_dims
+from stretto.lowering.rules import Call, Decline, rule, static_dims
 from stretto.ops.bounds import window_out_of_range
 
 _ZERO = Const(0, DType.I64)

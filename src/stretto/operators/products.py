@@ -13,9 +13,7 @@ from stretto.device.operator import Combine
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument
 from stretto.ir.types import DType
-from stretto.lowering.lazy import Lazy, broadcast, cast, reshape, whole_buffer
-from stretto.lowering.row_results import is_row_in_place, is_row_or_memory
-from stretto.lowering.rules.emit import (
+from stretto.lowering.emit import (
     apply,
     compute_dtype,
     emit,
@@ -25,8 +23,10 @@ from stretto.lowering.rules.emit import (
     product,
     sum_dtype,
 )
-from stretto.lowering.rules.moves import reshaped, swapped
-from stretto.lowering.rules.table import Call, Decline, all_static, rule
+from stretto.lowering.lazy import Lazy, broadcast, cast, reshape, whole_buffer
+from stretto.lowering.row_results import is_row_in_place, is_row_or_memory
+from stretto.lowering.rules import Call, Decline, all_static, rule
+from stretto.operators.views import reshaped, swapped
 
 
 def operand(call: Call, argument: Argument) -> Lazy:

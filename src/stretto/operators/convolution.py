@@ -10,9 +10,7 @@ from stretto.device.operator import Combine
 from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size
 from stretto.ir.types import DType
-from stretto.lowering.lazy import Lazy, broadcast, cast, variables
-from stretto.lowering.rules.contract import operand
-from stretto.lowering.rules.emit import (
+from stretto.lowering.emit import (
     apply,
     compute_dtype,
     conjunction,
@@ -25,7 +23,9 @@ from stretto.lowering.rules.emit import (
     where,
     within,
 )
-from stretto.lowering.rules.table import Call, Decline, rule, sized_dims, static_dims
+from stretto.lowering.lazy import Lazy, broadcast, cast, variables
+from stretto.lowering.rules import Call, Decline, rule, sized_dims, static_dims
+from stretto.operators.products import operand
 
 
 @dataclass(frozen=True, slots=True)

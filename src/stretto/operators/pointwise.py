@@ -17,9 +17,9 @@ from stretto.device.expr import Apply, Const, Expr, Extent, Index
 from stretto.device.tree import CheckCode
 from stretto.ir.failure import Failure
 from stretto.ir.types import DType
+from stretto.lowering.emit import apply, compute_dtype, is_number, like, number, truth, where
 from stretto.lowering.lazy import Lazy, broadcast, cast, narrow, variables
-from stretto.lowering.rules.emit import apply, compute_dtype, is_number, like, number, truth, where
-from stretto.lowering.rules.table import Call, Decline, common_dtype, rule, static_size
+from stretto.lowering.rules import Call, Decline, common_dtype, rule, static_size
 from stretto.ops.infer import parameters
 from stretto.ops.properties import is_random
 

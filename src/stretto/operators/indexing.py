@@ -31,6 +31,7 @@ from stretto.ir.core import Value
 from stretto.ir.ops import Argument
 from stretto.ir.size_bounds import maximum, minimum
 from stretto.ir.types import DType
+from stretto.lowering.emit import apply, compute_dtype, mapped, where
 from stretto.lowering.lazy import (
     Lazy,
     broadcast,
@@ -41,9 +42,8 @@ from stretto.lowering.lazy import (
     variables,
     whole_buffer,
 )
-from stretto.lowering.rules.contract import broadcast_dims
-from stretto.lowering.rules.emit import apply, compute_dtype, mapped, where
-from stretto.lowering.rules.table import Call, Decline, rule, static_size
+from stretto.lowering.rules import Call, Decline, rule, static_size
+from stretto.operators.products import broadcast_dims
 from stretto.ops.bounds import out_of_range, position_failure, window_out_of_range
 from stretto.ops.positions import CHECK
 from stretto.ops.properties import properties

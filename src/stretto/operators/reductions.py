@@ -10,17 +10,7 @@ import torch
 from stretto.device.expr import Buffer, Const, Dynamic, Expr, Extent, Index, Position
 from stretto.device.operator import Combine, Operator
 from stretto.ir.types import DType
-from stretto.lowering.lazy import (
-    Lazy,
-    cast,
-    constant,
-    placed_at,
-    select,
-    stored,
-    variables,
-    whole_buffer,
-)
-from stretto.lowering.rules.emit import (
+from stretto.lowering.emit import (
     apply,
     compute_dtype,
     computed,
@@ -34,7 +24,17 @@ from stretto.lowering.rules.emit import (
     truth,
     where,
 )
-from stretto.lowering.rules.table import Call, Decline, rule, static_dims
+from stretto.lowering.lazy import (
+    Lazy,
+    cast,
+    constant,
+    placed_at,
+    select,
+    stored,
+    variables,
+    whole_buffer,
+)
+from stretto.lowering.rules import Call, Decline, rule, static_dims
 
 
 def shaped(call: Call, lazy: Lazy, dims: tuple[int, ...], rank: int) -> Lazy:

@@ -24,6 +24,7 @@ from stretto.lowering.function import Lowering
 from stretto.lowering.lazy import Lazy
 from stretto.ops.arguments import arguments
 from stretto.ops.infer import parameters
+from stretto.ops.table import load_families
 
 Rule = Callable[[Lowering, TensorOp], tuple[Lazy, ...] | None]
 
@@ -209,6 +210,12 @@ def rule(*names: str) -> Callable[[AnyBody], AnyBody]:
         return body
 
     return register
+
+
+def find_rule(target: str) -> Rule | None:
+    """Return the rule of an operator, or None if it has no native lowering."""
+    load_families()
+    return RULES.get(target)
 
 
 def full_name(name: str) -> str:

@@ -11,9 +11,7 @@ from math import inf, sqrt
 from stretto.device.expr import Apply, Const, Expr, Extent, Index, Position, Reg
 from stretto.device.operator import ATTEND, Combine
 from stretto.ir.types import DType
-from stretto.lowering.lazy import Lazy, broadcast, cast, constant, variables
-from stretto.lowering.rules.contract import batch_element, broadcast_dims, finished, matmul, operand
-from stretto.lowering.rules.emit import (
+from stretto.lowering.emit import (
     apply,
     compute_dtype,
     computed,
@@ -27,8 +25,10 @@ from stretto.lowering.rules.emit import (
     sum_dtype,
     where,
 )
-from stretto.lowering.rules.moves import swapped
-from stretto.lowering.rules.table import Call, Decline, rule, static_dims
+from stretto.lowering.lazy import Lazy, broadcast, cast, constant, variables
+from stretto.lowering.rules import Call, Decline, rule, static_dims
+from stretto.operators.products import batch_element, broadcast_dims, finished, matmul, operand
+from stretto.operators.views import swapped
 
 # ---- Softmax: the maximum and the sum of each row are operators, the result is lazy -----------
 
