@@ -20,13 +20,10 @@ from stretto.ops.table import (
     Cost,
     ElementByElement,
     Fails,
-    OwnRule,
     Reach,
     ShiftDims,
 )
 from stretto.passes import cse, hoist
-from stretto.passes.batching import twins as _twins  # noqa: F401  (registers all rules)
-from stretto.passes.batching.rules import OWN_RULES
 
 Tag = torch.Tag
 
@@ -170,12 +167,8 @@ def test_ways_of_batching_fit_the_schema() -> None:
                 assert "dim" in parameters(target), one.target
             case ElementByElement():
                 assert one.elementwise, one.target
-            case OwnRule():
-                assert one.target in OWN_RULES, one.target
             case _:
                 pass
-    for target in OWN_RULES:
-        assert properties(target).batching == OwnRule(), target
 
 
 def test_operators_that_are_lowered_are_known_to_fail_or_not() -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from stretto.device.expr import Apply, Expr, Extent, Index, Load, is_known, known_size
 from stretto.device.operator import Combine
 from stretto.ir.core import Value
-from stretto.ir.ops import Argument
-from stretto.ir.types import DType
+from stretto.ir.ops import Argument, TensorOp
+from stretto.ir.types import Dim, DType
 from stretto.lowering.emit import (
     apply,
     compute_dtype,
@@ -27,6 +27,8 @@ from stretto.lowering.lazy import Lazy, broadcast, cast, reshape, whole_buffer
 from stretto.lowering.row_results import is_row_in_place, is_row_or_memory
 from stretto.lowering.rules import Call, Decline, all_static, rule
 from stretto.operators.views import reshaped, swapped
+from stretto.ops.arguments import argument, value_argument
+from stretto.passes.batching.rules import Batch, Stays, batches, rebuilt, times
 
 
 def operand(call: Call, argument: Argument) -> Lazy:
@@ -206,3 +208,180 @@ def scaled(call: Call, name: str, expr: Expr) -> Expr:
     if call.arguments[name] == 1:
         return expr
     return apply("mul", expr, cast(call.scalar(name), expr.dtype))
+
+
+# ---- Batching: the rows of all iterations become one product -----------------------------------
+#
+# If one operand is the same in every iteration, the iterations become rows of the other one, so
+# that a weight is read once for all of them. If both differ, the product becomes a batched one.
+
+
+WIDE = 16
+"""Number of columns from which N separate products are faster than one product of the matrices put
+side by side (docs/performance.md)."""
+
+
+def value_arguments(op: TensorOp, *names: str) -> list[Value]:
+    values = [value for name in names if (value := value_argument(op, name)) is not None]
+    assert len(values) == len(names)
+    return values
+
+
+def batched_input(batch: Batch, op: TensorOp) -> Value:
+    """Return the input of a product. Raises Stays unless weight and bias are the same in every
+    iteration."""
+    if any(batch.is_batched(value_argument(op, name)) for name in ("weight", "bias")):
+        raise Stays("the weight differs from iteration to iteration")
+    return value_arguments(op, "input")[0]
+
+
+@batches("linear.default")
+def _batch_linear(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    source, weight = value_arguments(op, "input", "weight")
+    bias = value_argument(op, "bias")
+    if batch.is_batched(weight):
+        return (_batch_linear_of_each(batch, source, weight, bias, op.result.tensor.shape),)
+    if bias is not None and (batch.is_batched(bias) or not batch.is_batched(source)):
+        operands = batch.operand(source), batch.operand(weight)
+        product = batch.emit("aten.linear.default", *operands)
+        return (batch.emit("aten.add.Tensor", product, batch.aligned(bias, op.result.tensor.rank)),)
+    return rebuilt(batch, op, {"input": batch.twins[batched_input(batch, op)]})
+
+
+def _batch_linear_of_each(
+    batch: Batch, source: Value, weight: Value, bias: Value | None, shape: tuple[Dim, ...]
+) -> Value:
+    """Return the twin of a linear layer whose weight differs: one matrix product per iteration."""
+    if weight.tensor.rank != 2 or not source.tensor.rank:
+        raise Stays("the weight is not a matrix")
+    rows: Dim = 1
+    for dim in source.tensor.shape[:-1]:
+        rows = times(rows, dim)
+    inner = source.tensor.shape[-1]
+    left = batch.reshape(batch.expanded(source), (batch.length, rows, inner))
+    right = batch.permute(batch.twins[weight], (0, 2, 1))
+    product = batch.split_rows(batch.emit("aten.bmm.default", left, right), shape)
+    if bias is None:
+        return product
+    return batch.emit("aten.add.Tensor", product, batch.aligned(bias, len(shape)))
+
+
+@batches("mm.default")
+def _batch_mm(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    left, right = value_arguments(op, "self", "mat2")
+    return (_batch_matrix_product(batch, left, right, op.result.tensor.shape),)
+
+
+def _batch_matrix_product(batch: Batch, left: Value, right: Value, shape: tuple[Dim, ...]) -> Value:
+    """Return the twin of a product of two matrices whose result has `shape`."""
+    if batch.is_batched(left) and batch.is_batched(right):
+        return batch.emit("aten.bmm.default", batch.twins[left], batch.twins[right])
+    if batch.is_batched(left):
+        rows = batch.merge_rows(batch.twins[left])
+        product = batch.emit("aten.mm.default", rows, batch.operand(right))
+        return batch.split_rows(product, shape)
+    # [M, K] x [T, K, N]. If N fills a machine's vectors, each matrix is multiplied in place. With
+    # fewer columns, those of all iterations are put side by side, at the cost of two
+    # transpositions.
+    inner, columns = right.tensor.shape
+    if isinstance(columns, int) and columns >= WIDE:
+        # Not a matmul: torch 2.11 and 2.12 infer its shape only for the one size that stands for
+        # all.
+        return batch.emit("aten.bmm.default", batch.expanded(left), batch.twins[right])
+    turned = batch.permute(batch.twins[right], (1, 0, 2))
+    flat = batch.reshape(turned, (inner, times(batch.length, columns)))
+    product = batch.emit("aten.mm.default", batch.operand(left), flat)
+    return batch.permute(batch.reshape(product, (shape[0], batch.length, columns)), (1, 0, 2))
+
+
+@batches("addmm.default")
+def _batch_addmm(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    alpha, beta = argument(op, "alpha"), argument(op, "beta")
+    is_scaled = alpha != 1 or beta != 1
+    if is_scaled and (beta == 0 or not op.result.tensor.dtype.is_float):
+        raise Stays("the product is scaled")
+    bias, left, right = value_arguments(op, "self", "mat1", "mat2")
+    result = op.result.tensor
+    one_row = bias.tensor.rank == 1 or bias.tensor.shape[:1] == (1,)
+    if one_row and not is_scaled and not batch.is_batched(bias) and not batch.is_batched(right):
+        rows = batch.merge_rows(batch.twins[left])
+        row_bias, weight = batch.operand(bias), batch.operand(right)
+        product = batch.emit("aten.addmm.default", row_bias, rows, weight)
+        return (batch.split_rows(product, result.shape),)
+    if not batch.is_batched(left) and not batch.is_batched(right):
+        product = batch.emit("aten.mm.default", batch.operand(left), batch.operand(right))
+    else:
+        product = _batch_matrix_product(batch, left, right, result.shape)
+    added = batch.aligned(bias, result.rank)
+    if is_scaled:
+        product = batch.emit("aten.mul.Scalar", product, alpha)
+        added = batch.emit("aten.mul.Scalar", added, beta)
+    return (batch.emit("aten.add.Tensor", product, added),)
+
+
+@batches("mv.default")
+def _batch_mv(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    matrix, vector = value_arguments(op, "self", "vec")
+    if not batch.is_batched(matrix):
+        return (batch.emit("aten.linear.default", batch.twins[vector], batch.operand(matrix)),)
+    if batch.is_batched(vector):
+        return (_batch_matmul_of_each(batch, matrix, vector, op.result.tensor.shape),)
+    flat = batch.merge_rows(batch.twins[matrix])
+    product = batch.emit("aten.mv.default", flat, batch.operand(vector))
+    return (batch.split_rows(product, matrix.tensor.shape[:1]),)
+
+
+@batches("matmul.default")
+def _batch_matmul(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    left, right = value_arguments(op, "self", "other")
+    ranks = left.tensor.rank, right.tensor.rank
+    if not batch.is_batched(right) and ranks[1] == 2:
+        return (batch.emit("aten.matmul.default", batch.twins[left], batch.operand(right)),)
+    if ranks == (2, 1) and not batch.is_batched(left):
+        return (batch.emit("aten.linear.default", batch.twins[right], batch.operand(left)),)
+    return (_batch_matmul_of_each(batch, left, right, op.result.tensor.shape),)
+
+
+@batches("dot.default")
+def _batch_dot(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    left, right = value_arguments(op, "self", "tensor")
+    return (_batch_matmul_of_each(batch, left, right, op.result.tensor.shape),)
+
+
+def _batch_matmul_of_each(batch: Batch, left: Value, right: Value, shape: tuple[Dim, ...]) -> Value:
+    """Return the twin of a product per iteration, of matrices that broadcast; a vector becomes a
+    matrix of one row or column, so that one operator serves all products."""
+    rank = max(2, left.tensor.rank, right.tensor.rank)
+
+    def matrices(value: Value, vector: tuple[Dim, ...]) -> Value:
+        own = vector if value.tensor.rank == 1 else value.tensor.shape
+        if batch.is_batched(value):
+            own = (batch.length, *(1,) * (rank - len(own)), *own)
+        return batch.reshape(batch.operand(value), own)
+
+    operands = (
+        matrices(left, (1, left.tensor.shape[-1])),
+        matrices(right, (right.tensor.shape[0], 1)),
+    )
+    return batch.split_rows(batch.emit("aten.matmul.default", *operands), shape)
+
+
+@batches("bmm.default")
+def _batch_bmm(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    left, right = value_arguments(op, "self", "mat2")
+    shape, length = op.result.tensor.shape, batch.length
+    count, rows, columns = shape
+    if batch.is_batched(left) and batch.is_batched(right):
+        parts = (batch.merge_rows(batch.twins[value]) for value in (left, right))
+        return (batch.split_rows(batch.emit("aten.bmm.default", *parts), shape),)
+    if batch.is_batched(left):
+        turned = batch.permute(batch.twins[left], (1, 0, 2, 3))
+        flat = batch.reshape(turned, (count, times(length, rows), left.tensor.shape[2]))
+        product = batch.emit("aten.bmm.default", flat, batch.operand(right))
+        split = batch.reshape(product, (count, length, rows, columns))
+        return (batch.permute(split, (1, 0, 2, 3)),)
+    turned = batch.permute(batch.twins[right], (1, 2, 0, 3))
+    flat = batch.reshape(turned, (count, right.tensor.shape[1], times(length, columns)))
+    product = batch.emit("aten.bmm.default", batch.operand(left), flat)
+    split = batch.reshape(product, (count, rows, length, columns))
+    return (batch.permute(split, (2, 0, 1, 3)),)

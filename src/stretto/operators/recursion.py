@@ -1,27 +1,16 @@
-"""Rules for recursions that are computed level by level (rows of results, the table of all
-calls), and for sorting.
+"""Recursions that are computed level by level: rows of results, the table of all calls.
 
 See `passes/height_steps`.
 """
 
 from __future__ import annotations
 
-from stretto.device.expr import (
-    Apply,
-    Const,
-    Dynamic,
-    Expr,
-    Extent,
-    Index,
-    Position,
-    Var,
-    dynamic_index,
-)
-from stretto.device.operator import Combine, Operator
+from stretto.device.expr import Apply, Const, Dynamic, Expr, Index, Position, dynamic_index
+from stretto.device.operator import Combine
 from stretto.ir.types import DType
-from stretto.lowering.emit import apply, compute_dtype, computed, emit, where
-from stretto.lowering.lazy import Lazy, cast, constant, placed_at, stored, variables
-from stretto.lowering.rules import Call, Decline, rule, static_dims
+from stretto.lowering.emit import apply, emit, where
+from stretto.lowering.lazy import Lazy, cast, variables
+from stretto.lowering.rules import Call, rule, static_dims
 from stretto.ops.bounds import window_out_of_range
 
 _ZERO = Const(0, DType.I64)
@@ -104,59 +93,3 @@ def _place(call: Call, ranks: Lazy, number: Expr) -> Expr:
 
 def _is_place(number: Expr) -> Expr:
     return Apply("ge", (number, _ZERO), DType.BOOL)
-
-
-# ---- Sorting along a dim, and the first elements in sorted order ------------------------------
-# An operator computes the positions; the values are loads at them.
-
-
-@rule("sort.stable")
-def _sort(call: Call) -> tuple[Lazy, ...]:
-    if not (call.has("stable") and call.flag("stable")):
-        raise Decline("which of equal elements comes first is the library's choice")
-    return _ordered(call, call.flag("descending"))
-
-
-@rule("stretto.topk.default")
-def _topk(call: Call) -> tuple[Lazy, ...]:
-    return _ordered(call, call.flag("largest"))
-
-
-def _ordered(call: Call, descending: bool) -> tuple[Lazy, ...]:
-    """Return the first elements of the sorted dim, as many as the result has there, and their
-    positions."""
-    static_dims((*call.tensor("self").shape, *call.shape))
-    lazy = call.cheap("self")
-    if lazy.rank == 0:
-        return lazy, Lazy(DType.I64, (), Const(0, DType.I64))
-    if 0 in call.shape:
-        return constant(0, lazy.dtype, call.shape), constant(0, DType.I64, call.shape)
-    dim = call.axis(lazy.rank)
-    places = _places(call, lazy, dim, call.shape[dim], descending)
-    indices = list(variables(call.shape))
-    indices[dim] = Index.of(Dynamic(places.expr)) if lazy.shape[dim] != 1 else Index()
-    return Lazy(lazy.dtype, call.shape, lazy.at(*indices)), places
-
-
-def _places(call: Call, lazy: Lazy, dim: int, keep: Extent, descending: bool) -> Lazy:
-    """Return the positions that the elements of the sorted dim come from. That dim appears twice
-    at the end of the operator's dims: with the size sorted and with the size stored."""
-    if lazy.shape[dim] == 1:
-        return Lazy(DType.I64, call.shape, Const(0, DType.I64))
-    source = computed(lazy, compute_dtype(lazy.dtype))
-    outer = (*lazy.shape[:dim], *lazy.shape[dim + 1 :])
-    read, written = list(variables(outer)), list(variables(outer))
-    read.insert(dim, Index.of(Var(len(outer))))
-    written.insert(dim, variables((keep,), len(outer) + 1)[0])
-    buffer = call.low.output(call.op.results[1])
-    operator = Operator(
-        "sort",
-        outer,
-        (lazy.shape[dim], keep),
-        Combine.ARGSORT_DESCENDING if descending else Combine.ARGSORT,
-        source.at(*read),
-        placed_at(buffer, call.shape, tuple(written)),
-        source=call.low.source,
-    )
-    call.low.emit(operator)
-    return stored(buffer, call.shape)

@@ -8,6 +8,7 @@ entry of an overload has precedence.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
@@ -112,7 +113,9 @@ class AllDims:
 
 @dataclass(frozen=True, slots=True)
 class OwnRule:
-    """Batched by a function that is registered in `passes.batching`."""
+    """Batched by a function of the operator's family, a `passes.batching.rules.Rule`."""
+
+    rule: Callable[..., Any]
 
 
 Batching = ElementByElement | ShiftDims | KeepDims | MergeRows | AllDims | OwnRule
@@ -306,15 +309,6 @@ for _name, _target in (
     *(("min", "amin.default"), ("any", "any.dims"), ("all", "all.dims")),
 ):
     describe(f"{_name}.default", batching=AllDims(f"aten.{_target}"))
-describe(
-    "view.default reshape _unsafe_view squeeze.default permute transpose.int t cat.default "
-    "stack expand embedding index.Tensor select.int linear mm.default addmm.default mv "
-    "matmul dot.default bmm.default convolution conv1d.default conv2d.default conv3d.default "
-    "argmax argmin repeat index_select.default gather.default scatter.src scatter.value "
-    "scatter_add.default scatter_reduce.two slice_scatter select_scatter",
-    batching=OwnRule(),
-)
-
 # ---- capture ---------------------------------------------------------------------------------
 
 describe(

@@ -1,0 +1,144 @@
+"""Parts of a tensor (row, slice, diagonal): reading one is a view, writing one an update.
+
+`part` registers the positions of a part's elements in the whole, once for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stretto.device.expr import Const, Extent, Index, Position, is_known
+from stretto.ir.core import Value
+from stretto.ir.ops import TensorOp
+from stretto.ir.size_bounds import maximum, minimum
+from stretto.ir.types import DType
+from stretto.lowering.emit import apply
+from stretto.lowering.lazy import Lazy, broadcast, variables
+from stretto.lowering.rules import Call, rule
+from stretto.operators.indexing import (
+    Selection,
+    batch_along_dim,
+    iteration_numbers,
+    source_dim,
+    taken_elements,
+    write,
+)
+from stretto.ops.arguments import value_argument
+from stretto.ops.bounds import out_of_range, window_out_of_range
+from stretto.ops.table import ShiftDims
+from stretto.passes.batching.rules import Batch, batches, shift_dims
+
+Shape = tuple[Extent, ...]
+
+
+Places = Callable[[Call, Shape, Shape], list[Index]]
+"""Returns the index in each dim of the whole of the part's elements, given the dims of the whole
+and of the part."""
+
+
+def part(reads: str, writes: str) -> Callable[[Places], Places]:
+    """Register the operators that read such a part, and the one that writes it."""
+
+    def register(places: Places) -> Places:
+        def read(call: Call) -> Lazy:
+            lazy = call.tensor("self")
+            return lazy.view(call.shape, *places(call, lazy.shape, call.shape))
+
+        def written(call: Call) -> Lazy:
+            shape = call.tensor("src").shape
+            selection = Selection(shape, tuple(places(call, call.shape, shape)))
+            return write(call, lambda: broadcast(call.tensor("src"), shape), selection)
+
+        rule(reads)(read)
+        rule(writes)(written)
+        return places
+
+    return register
+
+
+@part("select.int select_copy.int", "select_scatter")
+def _row(call: Call, whole: Shape, part: Shape) -> list[Index]:
+    dim = call.axis(len(whole))
+    failure = out_of_range("aten.select.int", dim, whole[dim])
+    position = call.low.position(call.arguments["index"], whole[dim], failure)
+    return [*variables(part[:dim]), position, *variables(part[dim:], dim)]
+
+
+@part("slice.Tensor slice_copy.Tensor", "slice_scatter")
+def _slice(call: Call, whole: Shape, part: Shape) -> list[Index]:
+    """A slice begins where Python's rules put it."""
+    dim = call.axis(len(whole))
+    start = call.integer("start") if call.has("start") else 0
+    return _window(part, dim, _slice_start(call, start, whole[dim]), call.integer("step"))
+
+
+def _slice_start(call: Call, start: int, size: Extent) -> Index:
+    if isinstance(size, int):
+        return Index(const=slice(start, None, 1).indices(size)[0])
+    if is_known(size):
+        size = Index.of(size)
+        return minimum(start, size) if start >= 0 else maximum(0, size + start)
+    if start >= 0:
+        return Index(const=start)
+    first = apply("maximum", Position(Index.of(size) + start), Const(0, DType.I64))
+    return Index.of(call.low.let(first, "start"))
+
+
+@part(
+    "narrow narrow_copy stretto.narrow.default stretto.narrow",
+    "stretto.narrow_scatter.default stretto.narrow_scatter",
+)
+def _narrow(call: Call, whole: Shape, part: Shape) -> list[Index]:
+    """Negative positions count from the end of the dim."""
+    dim = call.axis(len(whole))
+    size, length = whole[dim], part[dim]
+    failure = window_out_of_range(size, length)
+    if "src" in call.arguments and length == 1:  # the assignment of one item, with its message
+        failure = out_of_range(call.op.target, dim, size)
+    start = call.low.position(call.arguments["start"], size, failure, length)
+    return _window(part, dim, start, 1)
+
+
+def _window(part: Shape, dim: int, start: Index, step: int) -> list[Index]:
+    indices = list(variables(part))
+    indices[dim] = indices[dim] * step + start
+    return indices
+
+
+@part("diagonal diagonal_copy", "diagonal_scatter")
+def _diagonal(call: Call, whole: Shape, part: Shape) -> list[Index]:
+    first, second = (call.axis(len(whole), name) for name in ("dim1", "dim2"))
+    offset = call.integer("offset")
+    *rest, along = variables(part)
+    remaining = iter(rest)
+    indices = [Index() if d in (first, second) else next(remaining) for d in range(len(whole))]
+    indices[first] = along + max(-offset, 0)
+    indices[second] = along + max(offset, 0)
+    return indices
+
+
+@batches("select.int")
+def _batch_select(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    source, index = value_argument(op, "self"), value_argument(op, "index")
+    if source is None or index is None or not batch.is_batched(index):
+        return shift_dims(batch, op, ShiftDims())
+    return (taken_elements(batch, source, source_dim(op, source.tensor.rank), index),)
+
+
+@batches("select_scatter.default")
+def _batch_select_scatter(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    index = value_argument(op, "index")
+    if index is None or not batch.is_batched(index):
+        return batch_along_dim(batch, op)
+    source, part = value_argument(op, "self"), value_argument(op, "src")
+    assert source is not None and part is not None
+    rank = source.tensor.rank
+    dim = source_dim(op, rank)
+    first = (0, dim + 1, *(other + 1 for other in range(rank) if other != dim))
+    turned = batch.permute(batch.expanded(source), first)
+    indices = (iteration_numbers(batch, 0), batch.twins[index])
+    put = batch.emit("aten.index_put.default", turned, indices, batch.expanded(part))
+    return (batch.permute(put, tuple(first.index(place) for place in range(rank + 1))),)
+
+
+batches("slice_scatter.default")(batch_along_dim)
