@@ -8,6 +8,8 @@ the result.
 
 from __future__ import annotations
 
+import torch
+
 from stretto.device.expr import Apply, Expr, Extent, Index, Load, is_known, known_size
 from stretto.device.operator import Combine
 from stretto.ir.core import Value
@@ -28,6 +30,7 @@ from stretto.lowering.row_results import is_row_in_place, is_row_or_memory
 from stretto.lowering.rules import Call, Decline, all_static, rule
 from stretto.operators.views import reshaped, swapped
 from stretto.ops.arguments import argument, value_argument
+from stretto.ops.library import define
 from stretto.passes.batching.rules import Batch, Stays, batches, rebuilt, times
 
 
@@ -385,3 +388,55 @@ def _batch_bmm(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
     product = batch.emit("aten.bmm.default", batch.operand(left), flat)
     split = batch.reshape(product, (count, rows, length, columns))
     return (batch.permute(split, (2, 0, 1, 3)),)
+
+
+# ---- stretto's own products ------------------------------------------------------------------
+#
+# `stretto.grouped_mm(rows, matrices, ends)` multiplies rows [S, K] by matrices [G, K, N], where
+# group g of the rows ends before row `ends[g]`: [S, N], with zeros after the last group.
+#
+# `stretto.byte_mm(bytes, weight)` multiplies u8 [M, K] by i8 [K, N]: i32 [M, N], exact except that
+# it wraps around.
+
+
+def _grouped_mm(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    result, start = _grouped_mm_shape(rows, matrices, ends).zero_(), 0
+    for end, matrix in zip(ends.tolist(), matrices, strict=True):
+        result[start:end] = rows[start:end] @ matrix
+        start = end
+    return result
+
+
+def _grouped_mm_shape(
+    rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor
+) -> torch.Tensor:
+    if (rows.dim(), matrices.dim(), ends.dim()) != (2, 3, 1) or rows.dtype != matrices.dtype:
+        raise ValueError(
+            f"expected rows, matrices and ends of 2, 3 and 1 dims and one dtype: {rows.shape}, "
+            f"{matrices.shape}, {ends.shape}"
+        )
+    torch._check(rows.size(1) == matrices.size(1))  # pyright: ignore[reportPrivateUsage]
+    torch._check(ends.size(0) == matrices.size(0))  # pyright: ignore[reportPrivateUsage]
+    return rows.new_empty((rows.size(0), matrices.size(2)))
+
+
+def _compute_byte_mm(bytes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    _byte_mm_shape(bytes, weight)
+    return bytes.int() @ weight.int()
+
+
+def _byte_mm_shape(bytes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    if (bytes.dtype, weight.dtype) != (torch.uint8, torch.int8) or bytes.dim() != 2:
+        raise ValueError(
+            f"expected a u8 and an i8 matrix: {bytes.dtype} {bytes.shape}, {weight.dtype}"
+        )
+    torch._check(bytes.size(1) == weight.size(0))  # pyright: ignore[reportPrivateUsage]
+    return bytes.new_empty((bytes.size(0), weight.size(1)), dtype=torch.int32)
+
+
+define(
+    "grouped_mm(Tensor rows, Tensor matrices, Tensor ends) -> Tensor",
+    _grouped_mm,
+    _grouped_mm_shape,
+)
+define("byte_mm(Tensor bytes, Tensor weight) -> Tensor", _compute_byte_mm, _byte_mm_shape)

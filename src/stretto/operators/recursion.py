@@ -5,6 +5,8 @@ See `passes/height_steps`.
 
 from __future__ import annotations
 
+import torch
+
 from stretto.device.expr import Apply, Const, Dynamic, Expr, Index, Position, dynamic_index
 from stretto.device.operator import Combine
 from stretto.ir.types import DType
@@ -12,6 +14,7 @@ from stretto.lowering.emit import apply, emit, where
 from stretto.lowering.lazy import Lazy, cast, variables
 from stretto.lowering.rules import Call, rule, static_dims
 from stretto.ops.bounds import window_out_of_range
+from stretto.ops.library import define
 
 _ZERO = Const(0, DType.I64)
 
@@ -93,3 +96,103 @@ def _place(call: Call, ranks: Lazy, number: Expr) -> Expr:
 
 def _is_place(number: Expr) -> Expr:
     return Apply("ge", (number, _ZERO), DType.BOOL)
+
+
+# ---- the operators ---------------------------------------------------------------------------
+#
+# `stretto.rows_before(x, positions, start, length)` gives rows of `x` that are all before the
+# window of `length` rows at `start`. The window must be inside `x`, after its first row. Positions
+# are clamped to 0 .. `start` - 1. In `stretto.rows_of(x, source, positions, start, length)` a
+# position >= 0 is a row of `source`, which must exist, and a negative one, -p, is row p of `x` as
+# above. The results have separate memory.
+#
+# `stretto.call_table(numbers, ranks, ends, first, length, signed)` sorts the records of n
+# activations by a recursion's walk, [n, 1 + k], by their `ranks` [n], and pads them with rows of
+# zeros: [length, 2 + k]. Column 0 has the `ends`, the last one the numbers of the activations. The
+# columns between have positions: one >= 0 is unchanged, and -1 - i, which refers to activation i,
+# becomes its rank + `first`, negated if `signed`.
+#
+# `stretto.number_row(numbers)` puts single integers [] into one tensor, computed in one operation.
+
+
+def _compute_rows_before(
+    self: torch.Tensor, positions: torch.Tensor, start: int, length: int
+) -> torch.Tensor:
+    if not 1 <= start <= self.size(0) - length:
+        raise IndexError(f"no window of {length} rows is at {start} > 0 of {self.size(0)} rows")
+    return self.index_select(0, positions.clamp(0, start - 1))
+
+
+def _rows_before_shape(
+    self: torch.Tensor, positions: torch.Tensor, start: int, length: int
+) -> torch.Tensor:
+    if positions.dim() != 1 or positions.dtype != torch.int64 or self.dim() < 1:
+        raise ValueError(f"expected rows, i64 positions: {self.shape}, {positions.dtype}")
+    return self.new_empty((positions.size(0), *self.shape[1:]))
+
+
+def _compute_rows_of(
+    self: torch.Tensor, source: torch.Tensor, positions: torch.Tensor, start: int, length: int
+) -> torch.Tensor:
+    _rows_of_shape(self, source, positions, start, length)
+    made = _compute_rows_before(self, -positions, start, length)
+    given = source.index_select(0, positions.clamp_min(0))
+    is_given = (positions >= 0).view(-1, *[1] * (self.dim() - 1))
+    return torch.where(is_given, given, made)
+
+
+def _rows_of_shape(
+    self: torch.Tensor, source: torch.Tensor, positions: torch.Tensor, start: int, length: int
+) -> torch.Tensor:
+    if self.dtype != source.dtype or self.shape[1:] != source.shape[1:]:
+        raise ValueError(f"the rows differ in dtype or shape: {self.shape} and {source.shape}")
+    return _rows_before_shape(self, positions, start, length)
+
+
+def _compute_call_table(
+    numbers: torch.Tensor,
+    ranks: torch.Tensor,
+    ends: torch.Tensor,
+    first: int,
+    length: int,
+    signed: bool,
+) -> torch.Tensor:
+    table = _call_table_shape(numbers, ranks, ends, first, length, signed).zero_()
+    places = numbers[:, 1:]
+    found = ranks[(-1 - places).clamp_min(0)] + first
+    places = torch.where(places >= 0, places, -found if signed else found)
+    numbered = torch.arange(len(ranks), dtype=torch.int64)
+    table[ranks] = torch.cat((ends[:, None], places, numbered[:, None]), 1)
+    return table
+
+
+def _call_table_shape(
+    numbers: torch.Tensor,
+    ranks: torch.Tensor,
+    ends: torch.Tensor,
+    first: int,
+    length: int,
+    signed: bool,
+) -> torch.Tensor:
+    if (numbers.dim(), ranks.dim(), ends.dim()) != (2, 1, 1):
+        raise ValueError(f"wrong ranks of a table: {numbers.shape}, {ranks.shape}, {ends.shape}")
+    return numbers.new_empty((length, numbers.size(1) + 1))
+
+
+define(
+    "rows_before(Tensor self, Tensor positions, SymInt start, SymInt length) -> Tensor",
+    _compute_rows_before,
+    _rows_before_shape,
+)
+define(
+    "rows_of(Tensor self, Tensor source, Tensor positions, SymInt start, SymInt length) -> Tensor",
+    _compute_rows_of,
+    _rows_of_shape,
+)
+define(
+    "call_table(Tensor numbers, Tensor ranks, Tensor ends, SymInt first, SymInt length, "
+    "bool signed) -> Tensor",
+    _compute_call_table,
+    _call_table_shape,
+)
+define("number_row(Tensor[] numbers) -> Tensor", torch.stack, torch.stack)

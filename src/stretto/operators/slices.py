@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from stretto.device.expr import Const, Extent, Index, Position, is_known
 from stretto.ir.core import Value
 from stretto.ir.ops import TensorOp
@@ -25,6 +27,7 @@ from stretto.operators.indexing import (
 )
 from stretto.ops.arguments import value_argument
 from stretto.ops.bounds import out_of_range, window_out_of_range
+from stretto.ops.library import define
 from stretto.ops.table import ShiftDims
 from stretto.passes.batching.rules import Batch, batches, shift_dims
 
@@ -142,3 +145,68 @@ def _batch_select_scatter(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
 
 
 batches("slice_scatter.default")(batch_along_dim)
+
+
+# ---- stretto's own operators -----------------------------------------------------------------
+#
+# `stretto.narrow(x, dim, start, length)` is a slice whose position may be known only at run time,
+# and whose length is a number or a size; `stretto.narrow_scatter(x, src, dim, start)` is `x` with
+# that slice replaced by `src`. Positions must be in range; negative ones count from the end. The
+# results have separate memory.
+
+
+def _check_start(self: torch.Tensor, dim: int, start: int, length: int) -> None:
+    """Raise ATen's error for a position out of range; `narrow` itself raises for slices of several
+    rows."""
+    size = self.size(dim)
+    if length == 1 and not -size <= start < size:
+        raise IndexError(f"index {start} is out of bounds for dimension {dim} with size {size}")
+
+
+def _compute_narrow(self: torch.Tensor, dim: int, start: int, length: int) -> torch.Tensor:
+    _check_start(self, dim, start, length)
+    return self.narrow(dim, start, length).clone()
+
+
+def _narrow_shape(self: torch.Tensor, dim: int, start: int, length: int) -> torch.Tensor:
+    """Return the result without data. Symbolic sizes are checked at run time."""
+    if type(length) is int and type(self.size(dim)) is int:
+        return _compute_narrow(self, dim, start, length)
+    shape = list(self.shape)
+    shape[dim] = length
+    return self.new_empty(shape)
+
+
+def _narrow_scatter_shape(
+    self: torch.Tensor, src: torch.Tensor, dim: int, start: int
+) -> torch.Tensor:
+    if not any(isinstance(size, torch.SymInt) for size in (*self.shape, *src.shape)):
+        return _narrow_scatter(self, src, dim, start)
+    if self.dtype != src.dtype or self.dim() != src.dim():
+        raise ValueError(f"cannot put {src.dtype} {src.shape} into {self.dtype} {self.shape}")
+    for place, (size, part) in enumerate(zip(self.shape, src.shape, strict=True)):
+        if place != dim % self.dim():
+            torch._check(size == part)  # pyright: ignore[reportPrivateUsage]
+    return self.new_empty(self.shape)
+
+
+def _narrow_scatter(self: torch.Tensor, src: torch.Tensor, dim: int, start: int) -> torch.Tensor:
+    _check_start(self, dim, start, src.size(dim))
+    result = self.clone()
+    place = result.narrow(dim, start, src.size(dim))
+    if place.shape != src.shape or self.dtype != src.dtype:
+        raise ValueError(f"cannot put {src.dtype} {src.shape} into {place.dtype} {place.shape}")
+    place.copy_(src)
+    return result
+
+
+define(
+    "narrow(Tensor self, int dim, SymInt start, SymInt length) -> Tensor",
+    _compute_narrow,
+    _narrow_shape,
+)
+define(
+    "narrow_scatter(Tensor self, Tensor src, int dim, SymInt start) -> Tensor",
+    _narrow_scatter,
+    _narrow_scatter_shape,
+)

@@ -5,12 +5,15 @@ An operator computes the positions; the values are loads at them.
 
 from __future__ import annotations
 
+import torch
+
 from stretto.device.expr import Const, Dynamic, Extent, Index, Var
 from stretto.device.operator import Combine, Operator
 from stretto.ir.types import DType
 from stretto.lowering.emit import compute_dtype, computed
 from stretto.lowering.lazy import Lazy, constant, placed_at, stored, variables
 from stretto.lowering.rules import Call, Decline, rule, static_dims
+from stretto.ops.library import define
 
 
 @rule("sort.stable")
@@ -63,3 +66,26 @@ def _places(call: Call, lazy: Lazy, dim: int, keep: Extent, descending: bool) ->
     )
     call.low.emit(operator)
     return stored(buffer, call.shape)
+
+
+# ---- stretto.topk(x, k, dim, largest) --------------------------------------------------------
+#
+# `aten.topk` with a defined order of equal elements: the one that comes first in `x` is first.
+
+
+def _compute_topk(
+    self: torch.Tensor, k: int, dim: int, largest: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if any(isinstance(size, torch.SymInt) for size in (*self.shape, k)):
+        shape = [k if place == dim % self.dim() else n for place, n in enumerate(self.shape)]
+        return self.new_empty(shape), self.new_empty(shape, dtype=torch.int64)
+    values, indices = self.sort(stable=True, dim=dim, descending=largest)
+    if self.dim() == 0:
+        return values, indices
+    return values.narrow(dim, 0, k).clone(), indices.narrow(dim, 0, k).clone()
+
+
+define(
+    "topk(Tensor self, int k, int dim, bool largest) -> (Tensor values, Tensor indices)",
+    _compute_topk,
+)

@@ -23,7 +23,6 @@ from torch.utils._python_dispatch import (
     _disable_current_modes,  # pyright: ignore[reportPrivateUsage]
 )
 
-import stretto.ops.library as _registration  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from stretto.errors import VerifyError
 from stretto.ir.core import Op, Program, Value
 from stretto.ir.ops import Argument, LiteralOp, TensorOp
@@ -42,6 +41,7 @@ from stretto.ops.symints import (
     to_symint,
     without_cache,
 )
+from stretto.ops.table import load_families
 
 Abstract = Any
 """An argument whose Values are replaced by their TensorTypes."""
@@ -134,6 +134,8 @@ def resolve(target: str) -> Any:
     """Return the torch OpOverload for `namespace.name.overload`; without an overload, the default
     one."""
     namespace, _, rest = target.partition(".")
+    if namespace == "stretto":
+        load_families()  # which define these operators
     name, _, overload = rest.partition(".")
     try:
         return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
