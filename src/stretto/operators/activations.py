@@ -14,10 +14,22 @@ from stretto.lowering.lazy import Lazy, cast, narrow, variables
 from stretto.lowering.rules import Call, Decline, rule
 from stretto.operators.pointwise import add, div, finish, mul, pointwise, rounded, sub, unrounded
 from stretto.ops.properties import is_random
+from stretto.ops.table import Fails, describe
+
+# ---- properties ------------------------------------------------------------------------------
+
+describe("hardswish log_sigmoid", elementwise=True)
+describe(
+    "log_sigmoid_forward prelu _prelu_kernel glu dropout feature_dropout alpha_dropout",
+    fails=Fails.NEVER,
+)
+describe(
+    "gelu silu hardtanh hardswish hardsigmoid leaky_relu elu softplus log_sigmoid_forward square",
+    whole=True,
+)
+
 
 SELU_ALPHA = 1.6732632423543772848170429916717
-
-
 SELU_SCALE = 1.0507009873554804934193349852946
 
 

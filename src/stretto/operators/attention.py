@@ -17,6 +17,16 @@ from stretto.lowering.rules import Call, Decline, rule, static_dims
 from stretto.operators.products import batch_element, broadcast_dims, finished, matmul, operand
 from stretto.operators.softmax import row_statistics
 from stretto.operators.views import swapped
+from stretto.ops.table import Cost, Fails, describe
+
+# ---- properties ------------------------------------------------------------------------------
+
+describe(
+    "scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_attention_math",
+    fails=Fails.NEVER,
+)
+describe("scaled_dot_product_attention", cost=Cost.PRODUCT, whole=True)
 
 
 @rule("scaled_dot_product_attention")

@@ -11,6 +11,12 @@ from stretto.operators.indexing import is_single
 from stretto.ops.bounds import position_failure
 from stretto.ops.library import define
 from stretto.ops.positions import CHECK
+from stretto.ops.table import describe
+
+# ---- properties ------------------------------------------------------------------------------
+
+describe("check_positions", "stretto", raises=("IndexError", "RuntimeError"))
+describe("evaluate", "stretto", raises=("RuntimeError",))
 
 
 @rule(CHECK)

@@ -22,7 +22,14 @@ from stretto.lowering.emit import (
 from stretto.lowering.lazy import Lazy, broadcast, cast, variables
 from stretto.lowering.rules import Call, Decline, rule, sized_dims, static_dims
 from stretto.operators.products import batched_input, operand, value_arguments
+from stretto.ops.table import Cost, Fails, describe
 from stretto.passes.batching.rules import Batch, batches, rebuilt
+
+# ---- properties ------------------------------------------------------------------------------
+
+describe("conv1d conv2d conv3d", fails=Fails.NEVER)
+describe("convolution conv1d conv2d conv3d", cost=Cost.PRODUCT)
+describe("convolution", whole=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,20 @@ from stretto.ir.types import DType
 from stretto.lowering.emit import apply, like, number, where
 from stretto.lowering.lazy import Lazy, cast, variables
 from stretto.lowering.rules import Call, Decline, rule
+from stretto.ops.table import Cost, Fails, KeepDims, describe
+
+# ---- properties ------------------------------------------------------------------------------
+
+describe(
+    "tril triu full new_full fill zeros zeros_like new_zeros zero ones ones_like new_ones "
+    "empty_like new_empty new_empty_strided empty_permuted arange linspace eye",
+    fails=Fails.NEVER,
+)
+describe("one_hot", fails=Fails.VALUES)  # a class may be out of range
+describe("full full_like", cost=Cost.ELEMENT)
+describe("zeros_like ones_like full_like", batching=KeepDims(0))
+describe("tril triu", batching=KeepDims(2))
+describe("linspace logspace tril triu", whole=True)
 
 
 def _filled(call: Call, value: Expr) -> Lazy:

@@ -45,7 +45,40 @@ from stretto.ops.arguments import argument, value_argument
 from stretto.ops.bounds import out_of_range
 from stretto.ops.infer import named_arguments
 from stretto.ops.properties import properties
+from stretto.ops.table import Fails, PositionArgument, Reach, describe
 from stretto.passes.batching.rules import Batch, Stays, batches, rebuilt, shifted
+
+# ---- properties ------------------------------------------------------------------------------
+
+_NO_VALUE = "index out of range in self"
+_INNER = "RuntimeError", "INDICES element is out of DATA bounds|, id={} axis_dim={size}"
+describe("masked_scatter", fails=Fails.VALUES)  # too few elements
+describe("index_fill", positions=PositionArgument(Reach.WRITTEN, wraps=True))
+describe("index_add", positions=PositionArgument(Reach.WRITTEN, error="RuntimeError"))
+describe(
+    "index_copy",
+    positions=PositionArgument(
+        Reach.WRITTEN,
+        message="index_copy_(): index {} is out of bounds for dimension {dim}| with size {size}",
+    ),
+)
+describe(
+    "gather scatter scatter_add scatter_reduce",
+    positions=PositionArgument(Reach.DIM, error="RuntimeError"),
+)
+describe("index_select", positions=PositionArgument(Reach.DIM, message=_NO_VALUE, inner=_INNER))
+describe("embedding", positions=PositionArgument(Reach.ROWS, "indices", message=_NO_VALUE))
+describe(
+    "take",
+    positions=PositionArgument(
+        Reach.FLAT,
+        wraps=True,
+        message="out of range: tried to access index {} on a tensor of {size} elements.",
+    ),
+)
+describe("index index_put", positions=PositionArgument(Reach.TABLES, "indices", wraps=True))
+describe("index_put scatter.src scatter.value", updates=True)
+describe("embedding index_select index_add index_copy index_fill take", whole=True)
 
 
 def checked(expr: Expr, size: Extent, number: int, wraps: bool = True) -> Index:
@@ -278,8 +311,6 @@ def _index_put(call: Call) -> Lazy:
 
 
 _SCATTERS = {False: "scatter.src scatter.value", True: "scatter_add scatter_reduce.two"}
-
-
 _ALONG_DIM = {False: "index_copy index_fill.int_Scalar index_fill.int_Tensor", True: "index_add"}
 """Operators that overwrite (False), and those that add to the elements (True)."""
 

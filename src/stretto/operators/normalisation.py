@@ -20,6 +20,17 @@ from stretto.lowering.emit import (
 from stretto.lowering.lazy import Lazy, cast, constant, select, stored, variables, whole_buffer
 from stretto.lowering.rules import Call, Decline, rule, static_dims
 from stretto.operators.reductions import count, divided, squares, stored_small
+from stretto.ops.table import Fails, KeepDims, MergeRows, describe
+
+# ---- properties ------------------------------------------------------------------------------
+
+describe(
+    "layer_norm group_norm batch_norm rms_norm instance_norm native_batch_norm cudnn_batch_norm",
+    fails=Fails.NEVER,
+)
+describe("layer_norm native_layer_norm", batching=KeepDims(1))
+describe("group_norm", batching=MergeRows(2))
+describe("native_layer_norm native_group_norm", whole=True)
 
 
 def _statistics(

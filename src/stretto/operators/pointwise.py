@@ -18,6 +18,21 @@ from stretto.lowering.emit import apply, compute_dtype, is_number, like, number,
 from stretto.lowering.lazy import Lazy, broadcast, cast
 from stretto.lowering.rules import Call, common_dtype, rule, static_size
 from stretto.ops.infer import parameters
+from stretto.ops.table import Fails, describe
+
+# ---- properties ------------------------------------------------------------------------------
+
+describe(
+    "floor_divide rsub.Tensor where.ScalarSelf where.ScalarOther where.Scalar masked_fill.Tensor",
+    elementwise=True,
+)
+describe(
+    "floor_divide remainder fmod pow.Tensor_Scalar div.Tensor_mode div.Scalar_mode "
+    "divide.Tensor_mode divide.Scalar_mode",
+    fails=Fails.DIVISOR,
+)
+describe("masked_fill floor_divide rsub where", whole=True)
+describe("where.default", whole=False)
 
 
 def spread(call: Call, name: str, shape: tuple[Extent, ...] | None = None) -> Lazy:
@@ -131,32 +146,14 @@ _named(
     "cosh tanh asinh acosh atanh sigmoid erf erfc neg abs sign sgn=sign bitwise_not maximum "
     "minimum fmax fmin atan2"
 )
-
-
 _named("max=maximum min=minimum", "other")
-
-
 _named("copysign", "Tensor Scalar")
-
-
 _named("eq ne lt le gt ge", "Tensor Scalar", compared)
-
-
 _named("logical_and=and logical_or=or logical_xor=xor logical_not=not", operand=as_flag)
-
-
 _named("bitwise_and bitwise_or bitwise_xor", "Tensor Scalar Scalar_Tensor")
-
-
 _named("bitwise_left_shift=shl bitwise_right_shift=shr", "Tensor Tensor_Scalar")
-
-
 _named("div", "Tensor Scalar", unrounded)
-
-
 _named("true_divide=div", "Tensor", unrounded)
-
-
 _named("isnan isinf", operand=as_float)
 
 
@@ -186,8 +183,6 @@ def _scaled(function: str, a: Expr, b: Expr, alpha: Expr) -> Expr:
 
 
 pointwise("add.Tensor add.Scalar", operand=rounded)(partial(_scaled, "add"))
-
-
 pointwise("sub.Tensor sub.Scalar", operand=rounded)(partial(_scaled, "sub"))
 
 

@@ -23,6 +23,20 @@ from stretto.lowering.emit import (
 from stretto.lowering.lazy import Lazy, cast, variables
 from stretto.lowering.rules import Call, Decline, rule, sized_dims, static_dims
 from stretto.operators.convolution import Window, tapped
+from stretto.ops.table import Fails, MergeRows, describe
+
+# ---- properties ------------------------------------------------------------------------------
+
+describe(
+    "max_pool1d max_pool2d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d",
+    fails=Fails.NEVER,
+)
+describe("avg_pool1d max_pool1d", batching=MergeRows(3))
+describe(
+    "avg_pool2d max_pool2d max_pool2d_with_indices _adaptive_avg_pool2d adaptive_avg_pool2d",
+    batching=MergeRows(4),
+)
+describe("max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d", whole=True)
 
 
 def _image_dims(call: Call) -> int:

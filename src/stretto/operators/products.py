@@ -31,7 +31,15 @@ from stretto.lowering.rules import Call, Decline, all_static, rule
 from stretto.operators.views import reshaped, swapped
 from stretto.ops.arguments import argument, value_argument
 from stretto.ops.library import define
+from stretto.ops.table import Cost, Fails, describe
 from stretto.passes.batching.rules import Batch, Stays, batches, rebuilt, times
+
+# ---- properties ------------------------------------------------------------------------------
+
+describe("linear matmul baddbmm mv addmv dot vdot inner outer ger", fails=Fails.NEVER)
+describe("byte_mm", "stretto", fails=Fails.NEVER, cost=Cost.PRODUCT)
+describe("linear mm addmm mv addmv matmul bmm baddbmm dot", cost=Cost.PRODUCT)
+describe("linear addmm baddbmm", whole=True)
 
 
 def operand(call: Call, argument: Argument) -> Lazy:
@@ -440,3 +448,18 @@ define(
     _grouped_mm_shape,
 )
 define("byte_mm(Tensor bytes, Tensor weight) -> Tensor", _compute_byte_mm, _byte_mm_shape)
+
+
+# ---- Decompositions of matrices: torch computes them ------------------------------------------
+
+describe(
+    "_linalg_check_errors cholesky cholesky_inverse cholesky_solve inverse pinverse svd "
+    "linalg_cholesky linalg_cholesky_ex linalg_cond linalg_eig linalg_eigh linalg_eigvals "
+    "linalg_eigvalsh linalg_inv linalg_inv_ex linalg_ldl_factor linalg_ldl_factor_ex "
+    "linalg_ldl_solve linalg_lstsq linalg_lu linalg_lu_factor linalg_lu_factor_ex "
+    "linalg_lu_solve linalg_matrix_norm linalg_matrix_power linalg_matrix_rank linalg_norm "
+    "linalg_pinv linalg_solve linalg_solve_ex linalg_svd linalg_svdvals linalg_tensorinv "
+    "linalg_tensorsolve lu_solve matrix_power _linalg_eigh _linalg_eigvals _linalg_solve_ex "
+    "_linalg_svd",
+    raises=("LinAlgError",),
+)

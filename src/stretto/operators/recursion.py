@@ -15,6 +15,12 @@ from stretto.lowering.lazy import Lazy, cast, variables
 from stretto.lowering.rules import Call, rule, static_dims
 from stretto.ops.bounds import window_out_of_range
 from stretto.ops.library import define
+from stretto.ops.table import Fails, describe
+
+# ---- properties ------------------------------------------------------------------------------
+
+describe("rows_before rows_of call_table number_row", "stretto", fails=Fails.NEVER)
+
 
 _ZERO = Const(0, DType.I64)
 

@@ -26,8 +26,32 @@ from stretto.lowering.emit import (
 from stretto.lowering.lazy import Lazy, cast, placed_at, stored, variables
 from stretto.lowering.rules import Call, Decline, rule
 from stretto.ops.arguments import argument
-from stretto.ops.table import ShiftDims
+from stretto.ops.table import AllDims, Cost, Fails, ShiftDims, describe
 from stretto.passes.batching.rules import Batch, Stays, batches, only_batched, shift_dims
+
+# ---- properties ------------------------------------------------------------------------------
+
+describe(
+    "logsumexp sum all max.default min.default aminmax var std var_mean std_mean norm "
+    "linalg_vector_norm cumprod",
+    fails=Fails.NEVER,
+)
+describe("all amax amin any argmax argmin max mean min prod sum", cost=Cost.ELEMENT)
+describe(
+    "max.dim min.dim any.dim any.dims all.dim all.dims prod.dim_int cumsum cumprod logsumexp",
+    batching=ShiftDims(),
+)
+describe(
+    "sum.dim_IntList mean.dim amax amin var.correction std.correction var_mean.correction "
+    "var.dim std.dim var_mean.dim std_mean.dim linalg_vector_norm",
+    batching=ShiftDims(none_is_all=True),
+)
+describe("var var_mean std std_mean sum mean max min all cumsum", whole=True)
+for _name, _target in (
+    *(("sum", "sum.dim_IntList"), ("mean", "mean.dim"), ("max", "amax.default")),
+    *(("min", "amin.default"), ("any", "any.dims"), ("all", "all.dims")),
+):
+    describe(f"{_name}.default", batching=AllDims(f"aten.{_target}"))
 
 
 def shaped(call: Call, lazy: Lazy, dims: tuple[int, ...], rank: int) -> Lazy:

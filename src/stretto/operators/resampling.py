@@ -9,6 +9,18 @@ from stretto.ir.types import DType
 from stretto.lowering.emit import apply, compute_dtype, like
 from stretto.lowering.lazy import Lazy, cast, variables
 from stretto.lowering.rules import Call, Decline, rule, static_dims
+from stretto.ops.table import Fails, describe
+
+# ---- properties ------------------------------------------------------------------------------
+
+describe(
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d "
+    "upsample_bilinear2d upsample_trilinear3d",
+    fails=Fails.NEVER,
+)
+describe(
+    "upsample_nearest2d upsample_linear1d upsample_bilinear2d upsample_trilinear3d", whole=True
+)
 
 
 @rule(

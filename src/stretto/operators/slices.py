@@ -28,12 +28,26 @@ from stretto.operators.indexing import (
 from stretto.ops.arguments import value_argument
 from stretto.ops.bounds import out_of_range, window_out_of_range
 from stretto.ops.library import define
-from stretto.ops.table import ShiftDims
+from stretto.ops.table import Fails, PositionArgument, Reach, ShiftDims, describe
 from stretto.passes.batching.rules import Batch, batches, shift_dims
 
+# ---- properties ------------------------------------------------------------------------------
+
+describe("diagonal_scatter", fails=Fails.NEVER)
+describe("select select_scatter", positions=PositionArgument(Reach.DIM, wraps=True))
+describe(
+    "narrow narrow_scatter",
+    "stretto",
+    positions=PositionArgument(Reach.WINDOW, "start", wraps=True),
+)
+describe("narrow", "stretto", rearranges=True, batching=ShiftDims())
+describe("select_scatter slice_scatter", updates=True, whole=True)
+describe("narrow_scatter", "stretto", updates=True)
+describe("slice.Tensor narrow.default", batching=ShiftDims())
+describe("diagonal", batching=ShiftDims(("dim1", "dim2")))
+
+
 Shape = tuple[Extent, ...]
-
-
 Places = Callable[[Call, Shape, Shape], list[Index]]
 """Returns the index in each dim of the whole of the part's elements, given the dims of the whole
 and of the part."""

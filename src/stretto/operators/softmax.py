@@ -19,6 +19,14 @@ from stretto.lowering.emit import (
 )
 from stretto.lowering.lazy import Lazy, cast
 from stretto.lowering.rules import Call, rule
+from stretto.ops.table import Fails, ShiftDims, describe
+
+# ---- properties ------------------------------------------------------------------------------
+
+describe("softmax log_softmax _safe_softmax", fails=Fails.NEVER)
+describe("softmax.int _softmax log_softmax.int _log_softmax", batching=ShiftDims())
+describe("_softmax _log_softmax", whole=True)
+
 
 LEAST_EXPONENT = {DType.F32: -87.0, DType.F64: -708.0}
 """exp of a smaller number is denormal."""

@@ -14,6 +14,13 @@ from stretto.lowering.emit import compute_dtype, computed
 from stretto.lowering.lazy import Lazy, constant, placed_at, stored, variables
 from stretto.lowering.rules import Call, Decline, rule, static_dims
 from stretto.ops.library import define
+from stretto.ops.table import Fails, ShiftDims, describe
+
+# ---- properties ------------------------------------------------------------------------------
+
+describe("sort.stable", fails=Fails.NEVER)
+describe("topk", "stretto", fails=Fails.NEVER, batching=ShiftDims())
+describe("topk sort", batching=ShiftDims())
 
 
 @rule("sort.stable")

@@ -23,8 +23,31 @@ from stretto.lowering.lazy import (
 )
 from stretto.lowering.rules import Call, Decline, rule, static_dims
 from stretto.ops.arguments import argument
+from stretto.ops.table import Aliases, Fails, KeepDims, ShiftDims, describe
 from stretto.passes.batching.rules import Batch, Stays, batches, only_batched, shifted
 from stretto.passes.simplifications.algebra import permutation
+
+# ---- properties ------------------------------------------------------------------------------
+
+describe(
+    "pixel_shuffle stack concat roll tile pad replication_pad1d repeat_interleave.self_int "
+    "unsafe_split unsafe_chunk unsafe_split_with_sizes lift type_as _reshape_copy "
+    "_unsafe_view atleast_1d atleast_2d",
+    fails=Fails.NEVER,
+)
+describe("_unsafe_view", rearranges=True)
+describe("reshape contiguous flatten.using_ints", aliases=Aliases.BY_LAYOUT)
+describe(
+    "squeeze.dim squeeze.dims split.Tensor split_with_sizes chunk unbind unflatten.int",
+    batching=ShiftDims(),
+)
+describe("unsqueeze", batching=ShiftDims(grows=True))
+describe("flip roll", batching=ShiftDims(("dims",)))
+describe("flatten.using_ints", batching=ShiftDims(("start_dim", "end_dim")))
+describe("_to_copy to.dtype contiguous detach alias", batching=KeepDims(0))
+describe("constant_pad_nd", batching=KeepDims(1))
+describe("stack cat flip roll repeat", whole=True)
+
 
 # ---- Views of whole tensors: another index for each element, never a copy ---------------------
 # Views of parts are in `slices`.
