@@ -41,7 +41,7 @@ test: setup lint type ## lint, check types, run a fixed sample of all tests
 whole: setup ## run every test and case
 	$(BIN)/pytest -n $(JOBS) --whole $(ARGS)
 
-outside: $(INSTALLED_OUTSIDE) ## run programs of outside packages (installs them first), write their table in docs/models.md
+outside: $(INSTALLED_OUTSIDE) ## run programs of outside packages (installs them first), write the table of benchmarks/results/README.md
 	.venv-outside/bin/python -W ignore -m tests.outside.run $(ARGS)
 
 ray: setup $(INSTALLED_RAY) ## run the tests of batchers on many machines, on a local cluster of Ray (installs it first)

@@ -3,7 +3,7 @@
 >>> record = run(["treelstm"], batch=64)
 >>> record.models[0].speedup("stretto", over="hand")
 
-Trees come from the file that the environment variable STRETTO_TREE_SHAPES names, where it does.
+Trees come from the file that the environment variable STRETTO_TREE_SHAPES names, if it is set.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BATCHES = (8, 64)
 """Instances per batch in the published benchmark."""
 
 LONG = ("berxit",)
-"""Left out where no model is named: a batch takes minutes on two cores."""
+"""Models that are left out unless they are named: a batch takes minutes on two cores."""
 
 DEFAULT_MODELS = tuple(name for name in INSTANCE_ZOO if name not in LONG)
 
@@ -65,7 +65,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class BatchConfig:
-    """What a row of the record was made from."""
+    """The configuration of one row of the record."""
 
     batch: int
     trees: str
@@ -103,7 +103,7 @@ def _subject(entry: InstanceEntry, size: str, batch: int) -> Subject:
 
 
 def _trees(config: Any) -> str:
-    """Where the shapes of trees come from, if a model has trees."""
+    """Return the source of the trees' shapes, if a model has trees."""
     if not any(field.name == "shapes" for field in fields(config)):
         return ""
     return "of a file" if config.shapes or os.environ.get(SHAPES_VARIABLE) else "random"

@@ -1,8 +1,8 @@
-"""How a compiled program fares where others want the same cores: `python -m benchmarks.contention`.
+"""Speed of a compiled program while others use the cores: `python -m benchmarks.contention`.
 
-In each situation the model runs with one unit and with as many as `--threads` says, in turns, each
-time in a new process. Reported are the median and the 99th percentile of a call, and their ratios
-to those of one unit in the same situation.
+In each situation the model runs with one unit and with `--threads` units, in turns, each
+time in a new process. Reported are the median and the 99th percentile of a call, and their
+ratios to those of one unit in the same situation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BUSY = "while True: pass"
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What else the machine does. `prefix`: a command that the measured process is started by."""
+    """The other load on the machine. `prefix`: a command that starts the measured process."""
 
     name: str
     neighbours: int = 0
@@ -44,7 +44,7 @@ SITUATIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Milliseconds per call, of one process in one situation; of several copies, the worst."""
+    """Milliseconds per call of one process in one situation; of several copies, the worst."""
 
     situation: str
     threads: int
@@ -55,7 +55,7 @@ class Row:
 
 
 def measure(model: str, threads: int, seconds: float) -> dict[str, float]:
-    """Calls the model for so long, in this process."""
+    """Call the model for this many seconds, in this process."""
     import torch
 
     import stretto
@@ -84,7 +84,7 @@ def measure(model: str, threads: int, seconds: float) -> dict[str, float]:
 
 @contextmanager
 def busy(count: int) -> Generator[None]:
-    """Processes that keep a core busy each."""
+    """Run processes that keep one core busy each."""
     processes = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
     try:
         yield
@@ -95,13 +95,13 @@ def busy(count: int) -> Generator[None]:
 
 
 def command(model: str, threads: int, seconds: float) -> list[str]:
-    """Measures in a process of its own, and prints what `measure` gives."""
+    """Return the command that measures in a separate process and prints the result of `measure`."""
     measured = [sys.executable, "-m", "benchmarks.contention", "--measure", "--model", model]
     return [*measured, "--threads", str(threads), "--seconds", str(seconds)]
 
 
 def run(situation: Situation, model: str, threads: int, seconds: float, number: int) -> Row:
-    """One round: all copies at once, beside the neighbours."""
+    """Run one round: all copies at once, beside the busy neighbours."""
     started = [*situation.prefix, *command(model, threads, seconds)]
     with busy(situation.neighbours):
         processes = [

@@ -19,7 +19,7 @@ DEFAULT_CACHES = {"L2": 1 << 20, "L3": 16 << 20}
 
 
 class FloorError(Exception):
-    """The rates could not be measured; says why."""
+    """Raised if the rates could not be measured, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,14 @@ class Rates:
     l3_bytes: int
 
     def bandwidth(self, resident: float) -> float:
-        """Bytes per second of reading again and again what takes `resident` bytes."""
+        """Return the bytes per second of repeatedly reading data of `resident` bytes."""
         if resident <= self.l2_bytes:
             return self.l2_bytes_per_s
         return self.l3_bytes_per_s if resident <= self.l3_bytes else self.memory_bytes_per_s
 
 
 def floor_seconds(phases: tuple[Phase, ...], rates: Rates) -> float:
-    """The sum over phases of the longer of computing and reading."""
+    """Sum over the phases the longer of computing and reading."""
     return sum(
         max(phase.flops / rates.flops_per_s, phase.bytes / rates.bandwidth(phase.resident))
         for phase in phases
@@ -50,7 +50,7 @@ def floor_seconds(phases: tuple[Phase, ...], rates: Rates) -> float:
 
 
 def best_rates(first: Rates, second: Rates) -> Rates:
-    """The higher of each rate: whatever else ran on the machine can only have lowered one."""
+    """Return the higher of each rate: other load on the machine can only have lowered one."""
     return Rates(
         first.threads,
         max(first.flops_per_s, second.flops_per_s),

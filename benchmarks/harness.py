@@ -41,7 +41,7 @@ ALL: Mapping[str, ZooEntry] = ZOO | {
 TOLERANCE = 1e-4
 SEED = 0
 
-# Told what is going on, and which fraction of the models is done.
+# Called with the current step, and the fraction of the models that is done.
 Observer = Callable[[str, float], None]
 
 
@@ -71,9 +71,8 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What systems are measured on: the case, what eager computes in float64, and the work that
-    no system can avoid. `first(n)` is the reference of the first n instances, where there are
-    instances."""
+    """A case to measure, with eager's results in float64 and the work that no system can avoid.
+    `first(n)` returns the reference of the first n instances, for models of instances."""
 
     case: Case
     reference: list[np.ndarray]
@@ -87,7 +86,7 @@ class Problem:
         return self.first(prepared.instances)
 
     def scale(self, prepared: Prepared) -> float:
-        """What the time of a call is to be multiplied by."""
+        """Return the factor from the time of a prepared call to that of all instances."""
         return len(self.case.inputs) / prepared.instances if prepared.instances else 1.0
 
 
@@ -142,7 +141,7 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """How to measure one model; `tell` reports each step."""
+    """Parameters for measuring one model; `tell` reports each step."""
 
     peers: Sequence[Peer]
     threads: int
@@ -229,7 +228,7 @@ def _prepare(
         peer.release()
         text = f"preparing takes too long: {reason}"
         return SystemResult(peer.name, "skipped", text), None
-    except Exception as reason:  # whatever a system throws at us goes on record
+    except Exception as reason:  # any exception of a system is a result, and recorded
         return SystemResult(peer.name, "failed", _one_line(reason)), None
     result = SystemResult(peer.name, "ok", "", prepared.note, error, compile_s)
     if error > TOLERANCE:
@@ -239,7 +238,7 @@ def _prepare(
 
 
 def _with_prediction(result: SystemResult, predicted: Callable[[], float]) -> SystemResult:
-    """With the prediction; where there is none, the note says why."""
+    """Return the result with the system's prediction; without one, the note gives the reason."""
     try:
         return replace(result, predicted_ms=1e3 * predicted())
     except Skipped as reason:
@@ -247,7 +246,7 @@ def _with_prediction(result: SystemResult, predicted: Callable[[], float]) -> Sy
 
 
 def reference_outputs(module: nn.Module, inputs: Sequence[torch.Tensor]) -> list[np.ndarray]:
-    """What eager computes in float64."""
+    """Compute eager's results in float64."""
     precise = copy.deepcopy(module).double()
     wide = (x.double() if x.is_floating_point() else x for x in inputs)
     with torch.no_grad():

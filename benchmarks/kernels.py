@@ -1,8 +1,10 @@
-"""Convolutions and products by themselves, beside PyTorch's (oneDNN): python -m benchmarks.kernels.
+"""Single convolutions and products, compared with PyTorch's (oneDNN): python -m
+benchmarks.kernels.
 
-Each program is one operator with constant weights, between two activations, on images or matrices
-as they are in models. Both systems have turns, with the same number of threads. Rates count the
-operations of the direct algorithm, so Winograd may exceed the machine's peak.
+Each program is one operator with constant weights, between two activations, on images or
+matrices of sizes that occur in models. Both systems take turns, with the same number of
+threads. Rates count the operations of the direct algorithm, so Winograd may exceed the
+machine's peak.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ PROTOCOL = Protocol(rounds=3, runs=15, short_runs=60, warmup_s=0.1)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Seconds of a call, and the operations in it."""
+    """Seconds of a call, and its number of operations."""
 
     name: str
     operations: float
@@ -111,7 +113,7 @@ def main(
     threads: Annotated[int, typer.Option(help="Of both systems.")] = 2,
     output: Annotated[Path | None, typer.Option("--json", help="Writes the results.")] = None,
 ) -> None:
-    """Prints a line for each; the last column is how many times as fast as PyTorch stretto is."""
+    """Print one line per case; the last column is stretto's speed as a multiple of PyTorch's."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     rows: list[Row] = []

@@ -15,12 +15,12 @@ SETTLE_S = 0.02
 
 
 class TimeLimitError(BaseException):
-    """Time is up. Not an `Exception`, so that a compiler's own error handling lets it through."""
+    """Time is up. Not an `Exception`, so that a compiler's own error handling does not catch it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How often to run. `short_runs` holds for runs below 10 ms; both are split over `rounds`."""
+    """Numbers of runs. `short_runs` holds for runs below 10 ms; both are split over `rounds`."""
 
     rounds: int = 5
     runs: int = 20
@@ -30,7 +30,7 @@ class Protocol:
 
     @classmethod
     def quick(cls) -> "Protocol":
-        """For a functional check: too few runs to quote a time."""
+        """Return the protocol of a functional check: too few runs to quote a time."""
         return cls(rounds=1, runs=3, short_runs=3, warmup_s=0.0, prepare_limit_s=60.0)
 
     def runs_per_round(self, one_run_s: float) -> int:
@@ -53,7 +53,7 @@ class Timing:
         return self.q3_ms - self.q1_ms
 
     def scaled(self, factor: float) -> "Timing":
-        """The times of that many times the work."""
+        """Return the times of `factor` times the work."""
         times = (self.median_ms, self.q1_ms, self.q3_ms, self.minimum_ms)
         return Timing(*(factor * time for time in times), self.runs)
 
@@ -82,7 +82,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         raise TimeLimitError(f"no result after {seconds:g} s")
 
     previous = signal.signal(signal.SIGALRM, ring)
-    # Rings again, in case the first one is swallowed by a handler that catches everything.
+    # The alarm repeats, in case a handler that catches everything swallows the first one.
     signal.setitimer(signal.ITIMER_REAL, seconds, 5.0)
     try:
         yield

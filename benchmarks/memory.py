@@ -1,6 +1,5 @@
-"""Peak bytes of intermediate values in eager PyTorch, to set beside the arena of a compiled
-program.
-"""
+"""Peak bytes of intermediate values in eager PyTorch, to compare with the arena of a compiled
+program."""
 
 import weakref
 from typing import Any

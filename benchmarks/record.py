@@ -1,4 +1,4 @@
-"""What a benchmark run leaves: one record, written as JSON."""
+"""The result of a benchmark run: one record, written as JSON."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -11,7 +11,7 @@ from .measure import Protocol, Timing
 Status = Literal["ok", "wrong", "skipped", "failed"]
 OWN_SYSTEM = "stretto"
 CALIBRATED = "stretto_calibrated"
-"""The same, planned with measured costs: not a peer."""
+"""stretto planned with measured costs: not a peer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,8 @@ class SystemResult:
 
     @property
     def prediction_error(self) -> float | None:
-        """How much longer the prediction is than the median, relative to that."""
+        """Relative difference of the prediction from the median; positive if the prediction is
+        longer."""
         if self.predicted_ms is None or self.timing is None:
             return None
         return self.predicted_ms / self.timing.median_ms - 1
@@ -67,7 +68,7 @@ class ModelResult:
         return other / mine if mine and other else None
 
     def fastest_peer(self) -> str | None:
-        """The fastest system that is not stretto in one of its ways."""
+        """The fastest system other than stretto in any of its variants."""
         times = {
             result.system: self.median_ms(result.system)
             for result in self.systems
@@ -79,7 +80,7 @@ class ModelResult:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A whole run: what was measured, on what, with what, and how."""
+    """A whole run: the results, with the machine, versions and protocol of the measurement."""
 
     date: str
     commit: str | None

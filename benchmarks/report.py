@@ -1,4 +1,4 @@
-"""A record as a table for the terminal and as a picture."""
+"""A benchmark record as a table for the terminal and as a picture."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ BAR_COLORS = {
 
 @contextmanager
 def shown_progress(console: Console) -> Iterator[Observer]:
-    """A progress bar in the terminal; the value is what `harness.run` takes as `observe`."""
+    """Show a progress bar in the terminal; yields the `observe` callback for `harness.run`."""
     columns = (SpinnerColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("starting", total=1.0)
@@ -117,7 +117,7 @@ def ratio_table(record: Record) -> Table:
 
 
 def _prediction(model: ModelResult) -> tuple[str, str]:
-    """What stretto expected a call to take, and how far off that is."""
+    """Show stretto's predicted time of a call, and its error."""
     own = next(result for result in model.systems if result.system == OWN_SYSTEM)
     if own.predicted_ms is None or own.prediction_error is None:
         return "unknown", ""
@@ -125,7 +125,7 @@ def _prediction(model: ModelResult) -> tuple[str, str]:
 
 
 def reasons(record: Record) -> list[str]:
-    """Why a system has no time: one line per model and system."""
+    """Return the reasons why systems have no time, one line per model and system."""
     return [
         f"{model.model}: {result.system} {result.status}: {result.reason}"
         for model in record.models
@@ -167,7 +167,7 @@ def draw(record: Record, path: Path) -> None:
 
 
 def _mark_floors(axes, record: Record) -> None:
-    """A short line per model where a system at the physical floor would stand."""
+    """Mark, per model, the height of a system at the physical floor with a short line."""
     label: str | None = "physical floor"
     for x, model in enumerate(record.models):
         eager = model.median_ms("eager")

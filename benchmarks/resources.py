@@ -1,11 +1,11 @@
-"""What the models of the zoo need of a GPU, by compilation alone: no GPU is used or needed.
+"""GPU resources of the zoo's models, found by compilation alone: no GPU is used or needed.
 
-    python -m benchmarks.resources --out docs/cuda.md
+    python -m benchmarks.resources --out benchmarks/results/README.md
 
-compiles every model for one target, and for others to see that they do and how long it takes. The
-table goes between the markers of the page, everything else into a JSON record beside the results of
-the benchmark. The record is written after each model; where a run was cut short, `--go-on` takes
-the models from it that it has already.
+compiles every model for one target, and also for others to check that they compile and
+measure how long it takes. The table is written between the markers of the page, everything
+else into a JSON record beside the results of the benchmark. The record is written after
+each model; if a run was cut short, `--go-on` takes the models from it that it has already.
 """
 
 import argparse
@@ -44,9 +44,9 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ModelResources:
-    """One model. seconds: of each stage. launches: those for the target. others: seconds that each
-    other target's compiler took for all launches, or why it failed. problem: why there is
-    nothing."""
+    """The resources of one model. seconds: of each stage. launches: those for the target. others:
+    per other target, seconds that its compiler took for all launches, or why it failed.
+    problem: why there are no results."""
 
     model: str
     seconds: dict[str, float]
@@ -90,12 +90,12 @@ def survey(
     known: Mapping[str, ModelResources] | None = None,
     keep: Callable[[Survey], None] = lambda found: None,
 ) -> Survey:
-    """Compiles the models. cache: a folder that may have them; None compiles all anew. known: those
-    that were compiled before. keep: is given what there is after each model."""
+    """Compile the models. cache: a folder of compiled programs; None uses none. known: models
+    compiled earlier. keep: called after each model with the results so far."""
     machine = target_machine(target, units)
     count = machine.units(Options(), HOST)
     found: list[ModelResources] = []
-    commit = git_commit()  # of the code that runs: the checkout may go on meanwhile
+    commit = git_commit()  # read now: the checkout may change during the run
     with tempfile.TemporaryDirectory(prefix="stretto-") as fresh:
         options = Options(cache_dir=cache or fresh)
         made = Survey(
@@ -119,8 +119,8 @@ def survey(
 
 
 def models_of(record: Path, target: str, preset: str) -> dict[str, ModelResources]:
-    """The models in a JSON record of a survey. Raises ValueError where it is of another commit, of
-    another target or of models of another size."""
+    """Return the models in a JSON record of a survey. Raises ValueError if it is of another
+    commit, target or preset."""
     found = json.loads(record.read_text())
     for name, value in (("commit", git_commit()), ("target", target), ("preset", preset)):
         if found[name] != value:
@@ -170,8 +170,8 @@ def _model(
 
 
 def _seconds(made: GpuProgram, target: str, options: Options) -> float | str:
-    """What the compilation of the texts takes; of other ones for a target that has not as much
-    shared memory as they use."""
+    """Return the seconds to compile the texts for a target, or why that failed. If they use more
+    shared memory than the target has, other texts are made."""
     multiprocessor = Target.parse(target).multiprocessor
     most = multiprocessor.most_shared_bytes if multiprocessor is not None else 0
     try:
@@ -201,7 +201,7 @@ HEADERS = (
 
 
 def markdown(found: Survey) -> str:
-    """The table, with what it was made with below it."""
+    """Return the table, followed by the settings and versions of the survey."""
     others = list(dict.fromkeys(o for model in found.models for o in model.others or ()))
     headers = [*HEADERS, found.target, *others]
     lines = [f"| {' | '.join(headers)} |", f"|{'---|' * len(headers)}"]
@@ -246,7 +246,7 @@ def _cells(model: ModelResources, others: Sequence[str]) -> list[str]:
 
 
 def insert(page: Path, table: str) -> None:
-    """Puts the table between the page's markers. Raises ValueError where they are missing."""
+    """Put the table between the page's markers. Raises ValueError if they are missing."""
     text = page.read_text()
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)

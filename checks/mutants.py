@@ -1,9 +1,9 @@
-"""Tries the verifier: mutants of correct programs, and those that it accepts are emulated.
+"""Test the verifier with mutants of correct programs; those that it accepts are emulated.
 
-A mutant is verified on its own, and as a schedule of its source. What is accepted on its own must
-be safe: no race, no deadlock, no read of unwritten memory, and the same results whatever the
-interleaving. What is accepted as a schedule of its source must give the results of the source, or
-fail as the source fails.
+A mutant is verified on its own, and as a schedule of its source. One that is accepted on
+its own must be safe: no race, no deadlock, no read of unwritten memory, and the same
+results in all interleavings. One that is accepted as a schedule of its source must give the
+results of the source, or fail as the source fails.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from stretto.machines.emulator.memory import RaceError, UninitialisedRead
 from stretto.runtime.results import DeadlockError
 
 VERIFY_SECONDS = 5.0
-"""A decision that takes longer counts as none."""
+"""Time limit of a decision; one that takes longer counts as none."""
 RUN_SECONDS = 30.0
-"""An emulated run that takes longer is given up."""
+"""Time limit of an emulated run."""
 SAFETY_SECONDS = 2.0
-"""The same for a program that is not a schedule of its source: it may run for ever."""
+"""Time limit of an emulated run that is not a schedule of its source: it may run for ever."""
 SEEDS = (0, 1)
-"""Interleavings of each accepted mutant."""
+"""Seeds of the interleavings of each accepted mutant."""
 
 Outcome = tuple[Tensor, ...]
 
@@ -45,8 +45,8 @@ Outcome = tuple[Tensor, ...]
 class Specimen:
     """A correct program and the tree that it schedules.
 
-    run: results under an interleaving; raises what the emulator raises.
-    sequential: the results of a source tree, run without a schedule.
+    run: returns the results under an interleaving; raises what the emulator raises.
+    sequential: returns the results of a source tree, run without a schedule.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Specimen:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that must not be, with what is needed to see it again."""
+    """An error of the verifier, with everything needed to reproduce it."""
 
     kind: str
     specimen: str
@@ -72,7 +72,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the mutants."""
+    """Counts of the outcomes of mutants."""
 
     counts: Counter[str] = field(default_factory=Counter[str])
     reasons: Counter[str] = field(default_factory=Counter[str])
@@ -80,7 +80,7 @@ class Tally:
     slowest: float = 0.0
 
     def add(self, other: Tally) -> None:
-        """Takes in the mutants of another tally."""
+        """Add the mutants of another tally."""
         self.counts += other.counts
         self.reasons += other.reasons
         self.findings += other.findings
@@ -102,7 +102,7 @@ def run(
     specimens: Sequence[Specimen],
     report: Callable[[str], None] = lambda line: None,
 ) -> Tally:
-    """Tries `count` mutants of the specimens in turn; mutant n depends on `seed` + n alone."""
+    """Test `count` mutants, of the specimens in turn; mutant n depends on `seed` + n alone."""
     tally = Tally()
     for number in range(count):
         specimen = specimens[number % len(specimens)]
@@ -114,14 +114,15 @@ def run(
 
 
 def judge(specimen: Specimen, seed: int, tally: Tally) -> None:
-    """Makes one mutant, and judges it."""
+    """Make one mutant, and judge it."""
     judge_mutant(
         specimen, mutate(specimen.program, specimen.source, random.Random(seed)), tally, seed
     )
 
 
 def judge_mutant(specimen: Specimen, mutant: Mutant, tally: Tally, seed: int = 0) -> None:
-    """Verifies a mutant, and runs it if it was accepted. seed: what it was made from."""
+    """Verify a mutant, and run it if it was accepted. seed: the one it was made with, for
+    reports."""
 
     def found(kind: str, detail: str) -> None:
         tally.counts[kind] += 1
@@ -144,14 +145,15 @@ Found = Callable[[str, str], None]
 
 
 def _check_safety(specimen: Specimen, mutant: Mutant, found: Found) -> None:
-    """What no program may do, whatever it computes. It may stop, or run for ever."""
+    """Check for errors that no accepted program may have, whatever it computes. It may stop, or
+    run for ever."""
     outcomes: list[Outcome] = []
     for seed in SEEDS:
         try:
             with _limit(SAFETY_SECONDS):
                 outcomes.append(specimen.run(mutant.program, seed))
         except UninitialisedRead as error:
-            # Which elements of loose buffers are written is for the source to know.
+            # Which elements of loose buffers are written can only be checked against the source.
             if error.buffer not in loose_names(mutant.program):
                 found("unsafe", f"{type(error).__name__}: {error}")
             return
@@ -159,7 +161,7 @@ def _check_safety(specimen: Specimen, mutant: Mutant, found: Found) -> None:
             found("unsafe", f"{type(error).__name__}: {error}")
             return
         except (StrettoError, _TooLong, RuntimeError, ValueError, LookupError):
-            return  # as for a constant that the machine was not given
+            return  # an allowed failure, such as a constant that the machine does not have
     if any(not _equal(outcomes[0], other) for other in outcomes[1:]):
         found("unsafe", "interleavings give different results")
 
@@ -183,7 +185,7 @@ def _check_results(specimen: Specimen, mutant: Mutant, tally: Tally, found: Foun
 
 
 def _attempt(run: Callable[[], Outcome]) -> Outcome | str:
-    """The results, or the kind of error."""
+    """Return the results, or the kind of error."""
     try:
         with _limit(RUN_SECONDS):
             return run()
@@ -199,7 +201,7 @@ def _decide(
     tally: Tally,
     found: Found,
 ) -> str | None:
-    """Why the verifier rejects the mutant; None if it accepts it."""
+    """Return why the verifier rejects the mutant; None if it accepts it."""
     start = time.perf_counter()
     reason = None
     try:
@@ -230,7 +232,7 @@ def _equal(one: Outcome, other: Outcome) -> bool:
 
 @contextmanager
 def _limit(seconds: float) -> Generator[None]:
-    """Raises _TooLong inside the block after so many seconds (of the main thread)."""
+    """Raise _TooLong inside the block after this many seconds (main thread only)."""
 
     def ring(number: int, frame: object) -> None:
         raise _TooLong

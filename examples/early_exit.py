@@ -1,4 +1,5 @@
-"""A classifier that stops at the first layer that is sure; each input pays for what it needs.
+"""A classifier that stops at the first layer that is confident, so that easy inputs take less
+time.
 
 Run it: `python examples/early_exit.py`
 """

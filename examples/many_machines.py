@@ -56,7 +56,7 @@ class TreeScore(nn.Module):
 
 
 def parsed(text: str) -> Node:
-    """The tree of a text: `3` is the leaf with word 3, `(5 LEFT RIGHT)` a node with word 5."""
+    """Parse a tree: `3` is the leaf with word 3, `(5 LEFT RIGHT)` a node with word 5."""
     stack: list[list[Node]] = [[]]
     words: list[int] = []
     for part in text.replace("(", " ( ").replace(")", " ) ").split():
@@ -78,7 +78,8 @@ def parsed(text: str) -> Node:
 
 
 class Scorer:
-    """A worker. Ray pickles the batcher to it: the model and the options, not what is compiled."""
+    """A worker. Ray pickles the batcher for it: the model and the options, without compiled
+    programs."""
 
     def __init__(self, many: Any) -> None:
         self.many = many
@@ -89,7 +90,8 @@ class Scorer:
 
 
 def score_corpus(many: Any, texts: Sequence[str], workers: int) -> dict[str, float]:
-    """The score of each text. A worker that dies is replaced, and its rows are read again."""
+    """Return the score of each text. A worker that dies is replaced, and its rows are read
+    again."""
     corpus = ray.data.from_items([{"tree": text} for text in texts])
     scored = corpus.map_batches(
         Scorer,
@@ -106,7 +108,7 @@ def score_corpus(many: Any, texts: Sequence[str], workers: int) -> dict[str, flo
 
 @serve.deployment(
     num_replicas=2,
-    max_ongoing_requests=4 * MAX_BATCH,  # Ray's default of 5 is the largest batch there would be
+    max_ongoing_requests=4 * MAX_BATCH,  # with Ray's default of 5, batches have at most 5 requests
     ray_actor_options={"num_cpus": 1},
 )
 class Service:

@@ -1,8 +1,8 @@
-"""A sentence's parse tree is encoded by recursion; one compiled program serves trees of any shape.
+"""Encode a sentence's parse tree by recursion; one compiled program serves trees of any shape.
 
 Run it: `python examples/recursive_tree.py`
 
-The tree is data, not Python objects: for each node the numbers of its children. So its shape may
+The tree is data, not Python objects: the numbers of each node's children. So its shape may
 change from call to call, and the recursion runs inside the native program.
 """
 
@@ -33,7 +33,7 @@ class TreeEncoder(nn.Module):
 
 
 def chain(leaves: int) -> tuple[Tensor, Tensor]:
-    """The tree (((w0 w1) w2) ... ), as children and root."""
+    """Return the tree (((w0 w1) w2) ... ), as children and root."""
     children = torch.full((SLOTS, 2), -1)
     root = 0
     for leaf in range(1, leaves):
@@ -43,7 +43,7 @@ def chain(leaves: int) -> tuple[Tensor, Tensor]:
 
 
 def balanced(leaves: int) -> tuple[Tensor, Tensor]:
-    """The tree that halves its words again and again, as children and root."""
+    """Return the tree that halves its words recursively, as children and root."""
     children = torch.full((SLOTS, 2), -1)
     level = list(range(leaves))
     free = leaves

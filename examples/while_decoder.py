@@ -1,8 +1,8 @@
-"""A decoder that feeds its own words back until it says "stop"; no word leaves the native program.
+"""A decoder that feeds its words back until it says "stop", all inside of the native program.
 
 Run it: `python examples/while_decoder.py`
 
-How many steps there are is known only when they have been made: the loop's condition is a tensor.
+The number of steps is known only at the end: the loop's condition is a tensor.
 """
 
 import torch
@@ -38,7 +38,7 @@ class Decoder(nn.Module):
 def main() -> None:
     torch.manual_seed(0)
     model = Decoder(vocabulary=12, width=32).eval()
-    with torch.no_grad():  # weights of an untrained decoder that comes to an end now and then
+    with torch.no_grad():  # weights with which an untrained decoder says "stop" now and then
         model.embedding.weight.mul_(4.0)
         model.output.bias[STOP] += 0.6
     fast = stretto.compile(model)

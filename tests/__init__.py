@@ -1,1 +1,1 @@
-"""A package, so that no installed package called `tests` is imported instead."""
+"""Makes the tests a package, so that no installed package called `tests` is imported instead."""

@@ -1,4 +1,5 @@
-"""Runs a Program through the whole back end, on every machine, against the interpreter."""
+"""Run a Program through the whole back end, on every machine, and compare it with the
+interpreter."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from stretto.schedule.scheduler import schedule_with_report
 from tests.support import program_of, random_inputs
 
 SPREAD = CPU_COSTS.spread()
-"""Costs under which even the smallest program is spread over all units and memory is shared."""
+"""Costs under which even the smallest program uses all units and memory is shared."""
 
 TOLERANCE: dict[torch.dtype, tuple[float, float]] = {
     torch.float32: (1e-4, 1e-4),
@@ -44,7 +45,7 @@ TOLERANCE: dict[torch.dtype, tuple[float, float]] = {
 
 
 def avx512_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CPU machine chooses by the figures of a core with AVX-512, whatever this one has."""
+    """Let the CPU machine choose by the costs of a core with AVX-512, whatever this machine has."""
     machines = [
         replace(machine, costs=CPU_COSTS) if isinstance(machine, CpuMachine) else machine
         for machine in registry.known_machines().values()
@@ -67,7 +68,7 @@ class Built:
     def cuda(
         self, seed: int = 0, most_kernels: int = MOST_KERNELS, max_depth: int = 100_000
     ) -> PlanExecutable:
-        """Of what `built_cuda` made; interpreted."""
+        """Return the interpreted GPU executable of a program made by `built_cuda`."""
         plan = make_plan(self.device, most_kernels)
         options = Options(units=self.device.units, debug=Debug(seed=seed), max_depth=max_depth)
         return emulated_cuda_executable(plan, print_plan(plan), self.interface, options)
@@ -84,7 +85,7 @@ def built(
     spread: bool = True,
     costs: CpuCosts | None = None,
 ) -> Built:
-    """`spread`: cut finely and used by all units, however small the work is."""
+    """Schedule a program. `spread`: divide it finely over all units, however small the work is."""
     lowered = lower(program)
     costs = costs or (SPREAD if spread else CPU_COSTS)
     selected = select(lowered, units, fuse, costs)
@@ -95,7 +96,7 @@ def built(
 
 
 def built_cuda(program: Program, units: int = 5, fuse: bool = True, spread: bool = True) -> Built:
-    """The same for the kernels of a GPU with so many thread blocks."""
+    """Schedule a program with the kernels of a GPU with this many thread blocks."""
     lowered = lower(program, CUDA_COSTS)
     tree = select_cuda(lowered, units, fuse, CUDA_COSTS.spread() if spread else CUDA_COSTS).tree
     device, _ = schedule_with_report(tree, units, CUDA_COSTS)
@@ -105,7 +106,8 @@ def built_cuda(program: Program, units: int = 5, fuse: bool = True, spread: bool
 
 
 def assert_close(found: Sequence[Datum], expected: Sequence[Datum], scale: float = 1.0) -> None:
-    """Same structure, shapes and dtypes; numbers within the tolerance of their dtype."""
+    """Check for the same structure, shapes and dtypes, and numbers within the tolerance of their
+    dtype."""
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         if isinstance(one, list) or isinstance(other, list):
@@ -128,9 +130,8 @@ def check(
     fuse: Sequence[bool] = (True, False),
     scale: float = 1.0,
 ) -> None:
-    """The emulator with each number of units, and C++ with those in `native`, give the oracle's
-    results.
-    """
+    """Check that the emulator with each number of units, and C++ with those in `native`, give the
+    oracle's results."""
     program = program_of(program) if isinstance(program, str) else program
     data = list(random_inputs(program) if inputs is None else inputs)
     expected = run(program, data)

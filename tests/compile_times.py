@@ -1,4 +1,4 @@
-"""Lists, after the tests, the compilations that took long, and where the time went."""
+"""Lists, after the tests, the compilations that took long, with their longest stages."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ pytest_plugins = ("tests.native", "tests.compile_times")
 
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
 MOST_LINES = 400
-"""Lines of a difference from a golden file that a failing test shows."""
+"""Maximum number of lines of a golden file's diff that a failing test shows."""
 
-# Property tests compile; how long one takes says nothing about its being right.
+# Property tests compile, so their time says nothing about correctness: no deadline.
 hypothesis.settings.register_profile("stretto", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "stretto")
@@ -39,16 +39,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # The processes that tests are spread over, and that tests start, read what others compiled.
+    # Processes that run tests, and those that tests start, read each other's compiled bytecode.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    # A shell that starts a command in the background lets it ignore Ctrl-C; tests send it.
+    # A command that a shell starts in the background ignores Ctrl-C, which some tests send.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # One thread for eager PyTorch: its pool would fight with the workers of the CPU machine for
     # the same cores, does not survive the fork that some tests make, and changes sums.
     torch.set_num_threads(1)
     _seed_only_what_is_there()
-    # pytest gives its handlers to each logger that does not propagate, and for a handler of this
-    # one torch reads and formats the stack several times in each capture.
+    # pytest adds its handlers to each logger that does not propagate. With a handler on this one,
+    # torch reads and formats the stack several times in each capture.
     logging.getLogger("torch.__trace").propagate = True
     cache = getattr(config, "cache", None)  # there is none with `-p no:cacheprovider`
     if cache is not None:  # leave the cache of the user who runs the tests alone
@@ -56,15 +56,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _seed_only_what_is_there() -> None:
-    """For a device that is not in use torch.manual_seed keeps the seed together with the stack, as
-    text, of who gave it. Under pytest that takes 5 ms for each of them."""
+    """Do not seed devices that are absent: for these torch.manual_seed stores the seed together
+    with the caller's stack, as text, which takes 5 ms for each of them under pytest."""
     for device in (torch.cuda, torch.xpu, torch.mtia):
         if not device.is_available():
             device.manual_seed_all = lambda seed: None
 
 
 def _seed(name: str) -> None:
-    """What is drawn from now on depends on the name alone."""
+    """Make all numbers drawn from now on depend on the name alone."""
     random.seed(name)
     torch.manual_seed(random.getrandbits(32))
 
@@ -76,14 +76,15 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 
 @pytest.fixture(autouse=True)
 def _drawn_alike(request: pytest.FixtureRequest) -> None:
-    """A test that seeds nothing draws the same numbers in each run: what fails can be repeated."""
+    """Let a test without its own seed draw the same numbers in each run, so that failures can be
+    repeated."""
     _seed(request.node.nodeid)
 
 
 @pytest.fixture(autouse=True)
 def _grad_mode(request: pytest.FixtureRequest) -> Generator[None]:
-    """Modules of tests have parameters that require grad: with grad mode on they would run eager.
-    Tests with the mark `gradients` have it on, as users have."""
+    """Turn grad mode off, except for tests with the mark `gradients`: parameters of the tests'
+    modules require grad, and with grad mode on they would run eager."""
     with torch.set_grad_enabled(request.node.get_closest_marker("gradients") is not None):
         yield
 
@@ -103,23 +104,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """The collector of garbage need not look again and again at torch and at thousands of tests."""
+    """Exclude torch and thousands of tests from garbage collection."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """`golden(text, name)`: `text` must be what `tests/golden/<name>` holds.
+    """`golden(text, name)` checks that `text` equals the content of `tests/golden/<name>`.
 
-    With `--update-golden` (`make golden`) the file is rewritten instead; read the diff before
-    committing it. A file whose name ends with `.xz` is kept compressed.
+    With `--update-golden` (`make golden`) the file is rewritten instead; read the diff
+    before committing it. A file whose name ends with `.xz` is stored compressed.
     """
     return golden_check(GOLDEN_FOLDER, update=request.config.getoption("--update-golden"))
 
 
 def golden_check(folder: Path, *, update: bool) -> Callable[[str, str], None]:
-    """What the `golden` fixture gives, for any folder."""
+    """Return the function of the `golden` fixture, for any folder."""
 
     def check(text: str, name: str) -> None:
         path = folder / name

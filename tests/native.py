@@ -1,4 +1,4 @@
-"""How the C++ of tests is built, and what builds the small hand-written programs among it."""
+"""Settings for building the tests' C++, and fixtures for small hand-written programs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,8 +22,8 @@ using namespace stretto;
 """
 
 FULLY_OPTIMISED = ("bench", "extending", "kernels", "machines", "runtime", "tuning")
-"""Folders with tests of kernels, or of the compiler's flags. What other tests are about, the
-meaning of programs, is the same without optimisation, and g++ takes less than half as long."""
+"""Folders with tests of kernels, or of the compiler's flags. All other tests check the meaning of
+programs, which is the same without optimisation, and g++ then takes less than half as long."""
 
 optimised_flags = compiler.build_flags
 
@@ -45,7 +45,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Options:
 
 @pytest.fixture
 def build(options: Options) -> Build:
-    """`build(body, units=...)`: a program whose stretto_run(ctx, unit) has this body."""
+    """`build(body, units=...)` returns a program whose stretto_run(ctx, unit) has this body."""
 
     def build_program(
         body: str,
@@ -74,8 +74,8 @@ def build(options: Options) -> Build:
 
 @pytest.fixture
 def fake_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """`fake_compiler(script)`: CXX is a shell script that knows --version and then runs `script`
-    with the real compiler's arguments."""
+    """`fake_compiler(script)` sets CXX to a shell script that answers --version and then runs
+    `script` with the real compiler's arguments."""
 
     def make(script: str) -> Path:
         path = tmp_path / "fake-cxx"
@@ -94,6 +94,6 @@ def built_cuda(tmp_path_factory: pytest.TempPathFactory) -> FakeCuda:
 
 @pytest.fixture
 def cuda(built_cuda: FakeCuda) -> FakeCuda:
-    """A libcuda that writes down what it is asked for; nothing so far."""
+    """A fake libcuda that records its calls; empty at first."""
     built_cuda.library.fake_reset()
     return built_cuda

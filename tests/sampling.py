@@ -1,8 +1,8 @@
 """Cases of which `make test` runs a sample, the same one each time; `make whole` runs all of them.
 
-A case that is marked `whole` is in no sample: each of some seconds, and each of which `sampled` or
-`every` says that others stand for it. Of the other cases of a test one in eight is in the sample,
-and of each test and each file at least one.
+A case marked `whole` is in no sample: cases that take some seconds, and cases that others
+represent, as `sampled` or `every` declare. Of the other cases of a test one in eight is in
+the sample, and at least one of each test and each file.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 ONE_IN = 8
-"""Of the cases of a test one in so many is in the sample."""
+"""One in this many cases of a test is in the sample."""
 
 
 def sampled(cases: Sequence[Any], sample: Collection[Any]) -> list[Any]:
-    """Parameters for `pytest.mark.parametrize`: all cases, of which `make test` runs the `sample`.
-    A case that is a tuple gives several parameters."""
+    """Return parameters for `pytest.mark.parametrize`: all cases, of which `make test` runs the
+    `sample`. A case that is a tuple gives several parameters."""
     assert all(case in cases for case in sample)
     return [
         pytest.param(
@@ -33,17 +33,18 @@ def sampled(cases: Sequence[Any], sample: Collection[Any]) -> list[Any]:
 
 
 def every(step: int, *cases: Sequence[Any]) -> list[Any]:
-    """The same, where every `step`-th case, from the first one on, is the sample; of several
-    sequences, every combination is a case.
+    """As `sampled`, with every `step`-th case, from the first one on, as the sample. With
+    several sequences, every combination is a case.
 
-    With a step that shares no factor with the lengths the sample has each item of each sequence.
+    If the step has no common factor with the lengths, the sample has each item of each
+    sequence.
     """
     tuples = list(product(*cases)) if len(cases) > 1 else list(cases[0])
     return sampled(tuples, tuples[::step])
 
 
 def chosen(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """The sample. It hangs on the names of the cases alone."""
+    """Return the sample. It depends only on the names of the cases."""
     tests = defaultdict[str, list[pytest.Item]](list)
     files = defaultdict[str, list[pytest.Item]](list)
     for item in items:

@@ -1,4 +1,4 @@
-"""What tests of Programs share: inputs, constants, and the check of a pass by expected text."""
+"""Helpers for tests of Programs: inputs, constants, and the check of a pass by expected text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stretto.passes.manager import Pass, run_passes
 
 
 def program_of(text: str) -> Program:
-    """The verified Program that the text says, with random tensors for the constants it names."""
+    """Parse and verify a Program, with random tensors for the constants it names."""
     program = parse_program(textwrap.dedent(text))
     for op in program.walk():
         if isinstance(op, ConstantOp):
@@ -32,8 +32,8 @@ def program_of(text: str) -> Program:
 
 
 def random_inputs(program: Program, seed: int = 0, most: int = 3) -> tuple[Datum, ...]:
-    """One datum for each parameter of `main`. Symbols are their least value or up to `most` more;
-    lists have 1 to 4 items."""
+    """Return one datum for each parameter of `main`. Symbols are at least their minimum and at
+    most `most` larger; lists have 1 to 4 items."""
     generator = random.Random(seed)
     types = [value.type for value in program.main.params]
     sizes = {
@@ -52,7 +52,7 @@ def random_inputs(program: Program, seed: int = 0, most: int = 3) -> tuple[Datum
 
 
 def random_tensor(type: TensorType, seed: int, sizes: dict[Symbol, int]) -> torch.Tensor:
-    """Normal floats, bools, and integers from 0 to 3, so that they can be positions and counts."""
+    """Return normal floats, bools, or integers from 0 to 3, which can be positions and counts."""
     generator = torch.Generator().manual_seed(seed)
     shape = [size_value(dim, sizes) for dim in type.shape]
     if type.dtype.is_float:
@@ -62,7 +62,7 @@ def random_tensor(type: TensorType, seed: int, sizes: dict[Symbol, int]) -> torc
 
 
 def assert_same(found: Sequence[Datum], expected: Sequence[Datum]) -> None:
-    """Equal bit for bit, where any NaN equals any other; the sign of zero counts."""
+    """Check for bitwise equality; any NaN equals any other, and the sign of zero counts."""
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         if isinstance(one, list) or isinstance(other, list):
@@ -76,14 +76,14 @@ def assert_same(found: Sequence[Datum], expected: Sequence[Datum]) -> None:
 
 
 def check_same_results(before: Program, after: Program, seeds: Sequence[int] = (0, 1, 2)) -> None:
-    """Both Programs give the same on random inputs."""
+    """Check that both Programs give the same results on random inputs."""
     for seed in seeds:
         inputs = random_inputs(before, seed)
         assert_same(run(after, inputs), run(before, inputs))
 
 
 def check_pass(before: str, step: Pass, expected: str) -> None:
-    """The pass turns one text into the other, and the results stay the same on random inputs."""
+    """Check that the pass turns one text into the other, with the same results on random inputs."""
     program = program_of(before)
     after = run_passes(program, [step])
     verify(after)
@@ -93,7 +93,7 @@ def check_pass(before: str, step: Pass, expected: str) -> None:
 
 
 def check_unchanged(text: str, step: Pass) -> None:
-    """The pass finds nothing to do, and says so."""
+    """Check that the pass changes nothing, and returns False."""
     program = program_of(text)
     before = print_program(program)
     assert step.apply(program) is False

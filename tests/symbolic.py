@@ -1,4 +1,4 @@
-"""Programs with symbolic sizes: texts, what eager computes, and sizes to try."""
+"""Programs with symbolic sizes: texts, their eager equivalents, and sizes to try."""
 
 from __future__ import annotations
 

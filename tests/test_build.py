@@ -1,4 +1,5 @@
-"""The stages of a machine in order: what is verified, and what happens when units are too many."""
+"""The stages of a machine in order: what is verified, and what happens if there are too many
+units."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ TEXT = """
 
 @dataclass(frozen=True)
 class Smaller(EmulatedCudaMachine):
-    """Holds fewer units than it said, as a GPU may turn out to when kernels are compiled."""
+    """A machine that turns out to hold fewer units than it reported, as a GPU may when kernels are
+    compiled."""
 
     rooms: list[int] = field(default_factory=list)
     tried: list[int] = field(default_factory=list)

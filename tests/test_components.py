@@ -11,7 +11,7 @@ GRAPHS = st.dictionaries(st.integers(0, 9), st.lists(st.integers(0, 9), max_size
 
 
 def reachable(graph: dict[int, list[int]], start: int) -> set[int]:
-    """The nodes at the end of paths of at least one edge."""
+    """Return the nodes that can be reached over at least one edge."""
     found: set[int] = set()
     waiting = [start]
     while waiting:

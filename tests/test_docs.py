@@ -1,4 +1,5 @@
-"""Each relative link in the Markdown leads to a file, and to a heading if it names one."""
+"""Check that each relative link in the Markdown leads to a file, and to a heading if it
+names one."""
 
 import re
 from collections.abc import Collection
@@ -7,7 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
+)
 
 _CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(\s*<?([^)\s>]+)")
@@ -15,7 +18,8 @@ _HEADING = re.compile(r"^#+ +(.+?)\s*$", re.MULTILINE)
 
 
 def broken_links(document: Path) -> list[str]:
-    """The link targets in `document` that do not exist; links to other sites are not followed."""
+    """Return the link targets in `document` that do not exist; links to other sites are not
+    followed."""
     text = _CODE.sub("", document.read_text())
     return [target for target in _LINK.findall(text) if not _resolves(document, target)]
 
@@ -31,7 +35,8 @@ def _resolves(document: Path, target: str) -> bool:
 
 
 def _anchors(file: Path) -> set[str]:
-    """The anchors that a Markdown viewer derives from headings: lower case, dashes for spaces."""
+    """Return the anchors that a Markdown viewer derives from headings: lower case, dashes for
+    spaces."""
     headings = _HEADING.findall(file.read_text())
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -58,11 +63,12 @@ _FOLDERS = ("src", "tests", "checks", "benchmarks", "tools", "examples")
 _MADE_UP = frozenset(
     ("random.py", "program.py", "model.py", "mod.py", "m.py", "x.py", "folder/file.py")
 )
-"""Files of examples, and of dumps."""
+"""Names of files in examples, and of dumps, which do not exist."""
 
 
 def missing_files(text: str, files: Collection[str]) -> list[str]:
-    """Python files that a text names, by the end of their path, and that do not exist."""
+    """Return the Python files that a text names, by the end of their path, and that do not
+    exist."""
     named = {next(filter(None, found.groups())) for found in _FILE.finditer(text)} - _MADE_UP
     return sorted(
         name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in files)
@@ -70,7 +76,7 @@ def missing_files(text: str, files: Collection[str]) -> list[str]:
 
 
 def test_files_that_are_named_exist() -> None:
-    """In the pages, but those of past decisions, and in what the package says of itself."""
+    """In the docs, except past decisions, and in the sources of the package and the checks."""
     files = [str(p.relative_to(ROOT)) for folder in _FOLDERS for p in (ROOT / folder).rglob("*.py")]
     pages = [page for page in DOCUMENTS if "decisions" not in page.parts]
     sources = [path for folder in ("src", "checks") for path in (ROOT / folder).rglob("*.py")]
@@ -89,14 +95,15 @@ _TERM = re.compile(r"`([A-Za-z][A-Za-z0-9]*)`")
 
 
 def missing_terms(text: str) -> list[str]:
-    """Names in code in a text that no class, function or alias of the package has."""
+    """Return the names in code font in a text that are no class, function or alias of the
+    package."""
     source = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
     names = dict.fromkeys(_TERM.findall(text))
     return [n for n in names if not re.search(rf"^(class|def) {n}\b|^{n} = ", source, re.MULTILINE)]
 
 
 def test_the_glossary_names_what_there_is() -> None:
-    assert missing_terms((ROOT / "docs" / "glossary.md").read_text()) == []
+    assert missing_terms((ROOT / "docs" / "reference" / "glossary.md").read_text()) == []
 
 
 def test_a_term_that_is_gone_is_found() -> None:

@@ -33,7 +33,7 @@ def check(
     backend: str = "interpreter",
     dynamic: bool | None = None,
 ) -> Any:
-    """Compares each call with eager; `programs`: how many there are afterwards."""
+    """Compare each call with eager; `programs`: the number of programs afterwards."""
     compiled = stretto.compile(function, backend=backend, dynamic=dynamic)
     for args in calls:
         assert_same(compiled(*copy.deepcopy(args)), function(*copy.deepcopy(args)))
@@ -175,7 +175,7 @@ IN_FLOATS: tuple[Callable[[int], bool], ...] = (
 def test_conditions_on_floats_that_sizes_make(
     condition: Callable[[int], bool], tmp_path: Path
 ) -> None:
-    """They are compared at each call, with Python's own functions, also in a saved program."""
+    """They are evaluated at each call, with Python's own functions, also in a saved program."""
 
     def chosen(x: torch.Tensor) -> torch.Tensor:
         return x * 2 if condition(x.shape[0]) else x + 1
@@ -320,7 +320,7 @@ def test_an_error_without_a_text_leaves_a_program_for_each_size(
 
 
 def _only_for_sizes(broken: Callable[..., Any]) -> Callable[..., Any]:
-    """`begin` of a build, which fails where sizes are symbols."""
+    """Return a `begin` of builds that fails if sizes are symbols."""
 
     def begins(program: Program, *arguments: Any) -> Any:
         dims = [dim for param in program.main.params for dim in param.tensor.shape]
@@ -369,7 +369,7 @@ def test_an_error_of_the_function_leaves_later_sizes_a_program() -> None:
 
 @pytest.mark.parametrize("backend", ["interpreter", "emulator"])
 def test_slices_that_count_a_size_from_the_end(backend: str) -> None:
-    """As a prompt is cut to what a cache does not have yet."""
+    """Such as a prompt that is cut to the part that a cache does not have yet."""
 
     def function(x: torch.Tensor) -> Any:
         n = x.shape[0]

@@ -1,4 +1,4 @@
-"""Conditions on sizes that are branches of one program, once calls have gone both ways."""
+"""Conditions on sizes that become branches of one program, once calls have gone both ways."""
 
 from __future__ import annotations
 
@@ -178,9 +178,9 @@ CASES: list[tuple[Function, Sequence[Any], int | None]] = [
     (assigned, rows(*SIZES), 2),
     (returns_early, rows(*SIZES), 2),
     (of_other_ranks, rows(*SIZES), 2),
-    (is_true_of_a_size, rows(3, 0, 1, 9), None),  # torch asks in the arm whether there are rows
+    (is_true_of_a_size, rows(3, 0, 1, 9), None),  # torch checks in the arm if there are rows
     (one_size, rows(5, 8, 0, 1, 9, 8), 2),
-    (views, rows(*SIZES), None),  # the view asks for an even size
+    (views, rows(*SIZES), None),  # the view requires an even size
     (sums_of_slices, rows(*SIZES), 2),
     (none_or_tensor, rows(5, 12, 1, 8, 9, 2, 30), None),
     (in_a_loop, rows(*SIZES), None),

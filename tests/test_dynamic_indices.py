@@ -52,7 +52,8 @@ def from_the_end(x: Tensor) -> Tensor:
 
 
 def rows_one_by_one(x: Tensor) -> Tensor:
-    """Each iteration puts a tensor of a symbolic size into another one, at a place of the loop."""
+    """Each iteration writes a tensor of a symbolic size into another one, at an index of
+    the loop."""
     made = torch.zeros(3, x.shape[0])
     step = 0
     while step < 3 and x.sum() < 1000:

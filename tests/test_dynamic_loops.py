@@ -1,4 +1,4 @@
-"""Loops of Python over sizes that the call decides: they stay loops, in one program."""
+"""Python loops over sizes that the call decides: they stay loops, in one program."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def collected(x: torch.Tensor) -> Any:
 
 
 def first_by_itself(x: torch.Tensor) -> Any:
-    """Before the first round, the state is None."""
+    """The state is None before the first iteration."""
     h: Any = None
     for row in x:
         h = row if h is None else torch.tanh(h + row)
@@ -125,7 +125,7 @@ def test_lists_have_the_length_of_the_loop() -> None:
 
 
 def test_a_first_round_in_front_of_the_loop_asks_for_one() -> None:
-    """A size of 0 is then a guard's other side: a program of its own."""
+    """A size of 0 is on the other side of a guard, and gets another program."""
     check(first_by_itself, rows(20, 1, 5), programs=1, backend="emulator", dynamic=True)
     check(first_by_itself, rows(20, 0, 5, 0), programs=2, backend="emulator", dynamic=True)
 
@@ -142,7 +142,7 @@ def test_sequences_side_by_side() -> None:
 
 
 def test_a_number_that_python_needs_unrolls_the_loop() -> None:
-    """A list of Python objects is indexed: the length is settled by a guard."""
+    """A list of Python objects is indexed, so a guard settles the length."""
     scales = [1.0, 0.5, 0.25, 2.0, 3.0, 4.0, 5.0] * 4
 
     def scaled(x: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from tests.test_dynamic import BACKENDS
 
 
 class Cache:
-    """Keys and values of attention, as users write them."""
+    """Keys and values of attention, in the form that users write."""
 
     def __init__(self, length: int) -> None:
         self.keys = torch.randn(1, length, 4)
@@ -36,7 +36,7 @@ def attend(x: Tensor, cache: Cache) -> Tensor:
 def check_calls(
     compiled: Compiled, function: Callable[..., Any], cache: Any, lengths: list[int]
 ) -> None:
-    """Calls with a cache and, eager, with a copy of it, which has to end up alike each time."""
+    """Call with a cache and, eager, with a copy of it; both must be equal after each call."""
     other = copy.deepcopy(cache)
     for length in lengths:
         x = torch.randn(1, length, 4)
@@ -80,7 +80,7 @@ def test_nothing_is_held_at_first() -> None:
 
 
 class Holding(nn.Module):
-    """A module that keeps what it has seen, at first nothing."""
+    """A module that stores what it has seen; at first None."""
 
     def __init__(self) -> None:
         super().__init__()

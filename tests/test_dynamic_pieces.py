@@ -1,4 +1,4 @@
-"""Loops over the pieces of a symbolic dim, of which the last may be shorter: one program."""
+"""Loops over the pieces of a symbolic dim, the last of which may be shorter: one program."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def pairs(x: Tensor) -> Tensor:
     "function", [pieces_of_four, three_pieces, columns, rows_of_pieces, listed, pairs]
 )
 def test_pieces_of_any_size(function: Callable[..., Any]) -> None:
-    """Of no rows, `chunk` makes as many empty pieces as it is asked for: a program of its own."""
+    """Without rows, `chunk` makes as many empty pieces as requested, which needs another
+    program."""
     sizes = [size for size in SIZES if size or function is not three_pieces]
     check(function, rows(*sizes), programs=2)
     check(function, rows(0, 3, 0, 1), dynamic=True)

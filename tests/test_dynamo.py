@@ -1,4 +1,4 @@
-"""`torch.compile(..., backend="stretto")`, and both compilers inside of each other."""
+"""`torch.compile(..., backend="stretto")`, and both compilers nested in each other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stretto.errors import CaptureError, StrettoWarning
 from stretto.ir.ops import ForOp, IfOp, WhileOp
 
 BY_HAND = {"backend": "interpreter"}
-"""Options of a backend without a compiler, for what does not depend on the machine."""
+"""Options of a backend without a compiler, for tests that do not depend on the machine."""
 
 
 _before: list[stretto.Compiled] = []
@@ -49,7 +49,7 @@ def compiled(function: Any, **settings: Any) -> Any:
 
 
 def check(function: Callable[..., Any], *args: Any, **settings: Any) -> None:
-    """Results, and what becomes of the arguments, are those of eager PyTorch."""
+    """Check that the results, and the arguments after the call, are those of eager PyTorch."""
     given, other = copy.deepcopy(args), copy.deepcopy(args)
     expected = copy.deepcopy(function)(*given)
     settings = {"options": BY_HAND, **settings}
@@ -176,7 +176,7 @@ def test_modules_of_one_class_share_a_graph_and_keep_their_weights() -> None:
 
 
 class Growing(nn.Module):
-    """A cache that is another tensor after each call."""
+    """A module that replaces its cache by another tensor in each call."""
 
     cache: Tensor
 

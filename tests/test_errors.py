@@ -1,4 +1,4 @@
-"""Tests of `stretto.errors`: what a user reads, and that errors survive a process border."""
+"""Tests of `stretto.errors`: their text, and that errors can be passed between processes."""
 
 import copy
 import pickle

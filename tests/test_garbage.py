@@ -1,4 +1,4 @@
-"""Python's search for garbage pauses while programs are made, and goes on behind."""
+"""Python's garbage collection pauses while programs are made, and continues afterwards."""
 
 import gc
 import multiprocessing
@@ -75,7 +75,7 @@ def test_what_was_made_inside_is_collected_later():
         node.itself = node  # pyright: ignore[reportAttributeAccessIssue]
         ended = weakref.ref(node)
         del node
-    assert ended() is not None  # nothing is looked for at the end of a block
+    assert ended() is not None  # the end of a block collects nothing
     gc.collect()
     assert ended() is None
 

@@ -1,7 +1,7 @@
-"""The dependency order of the design, enforced: every import in `src/stretto`, wherever it stands.
+"""The dependency order of the design, enforced for every import in `src/stretto`, at any place.
 
-A module may import modules of its own layer's folder and of the layers below. Layers side by
-side on one level do not know each other.
+A module may import modules of its own layer and of the layers below. Layers on one level
+may not import each other.
 """
 
 import ast
@@ -13,7 +13,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "stretto"
 
-# From the bottom up. `text` stands below its siblings because errors are made of text.
+# From the bottom up. `text` is below its siblings because errors use it.
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("reader", "text"),
     ("errors", "grammar", "options"),
@@ -36,7 +36,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("graphs",),
     ("tools",),
 )
-# The modules that know all stages. Below them only the tools may import them.
+# The modules that use all stages. Of the layers below, only the tools may import them.
 TOP: tuple[str, ...] = ("__init__", "__main__", "batching", "call", "extending")
 
 # The parts of `frontends.python`, from the bottom up: each imports only those before it.
@@ -56,7 +56,7 @@ PYTHON_FRONTEND: tuple[str, ...] = (
     "entry",
     "__init__",
 )
-# The parts of `batching.frontend`, likewise.
+# The parts of `batching.frontend`, in the same order.
 BATCHING_FRONTEND: tuple[str, ...] = (
     "values",
     "builder",
@@ -89,7 +89,7 @@ BATCHING_FRONTEND: tuple[str, ...] = (
     "application",
     "__init__",
 )
-# The modules of `call`, likewise.
+# The modules of `call`, in the same order.
 CALL: tuple[str, ...] = (
     "signatures",
     "eager",
@@ -114,7 +114,7 @@ PARTS: dict[tuple[str, ...], tuple[str, ...]] = {
 
 
 def allowed_imports() -> dict[str, frozenset[str]]:
-    """For each layer, the other layers that it may import."""
+    """Return, for each layer, the other layers that it may import."""
     allowed: dict[str, frozenset[str]] = {}
     below: frozenset[str] = frozenset()
     for level in LEVELS:
@@ -127,7 +127,8 @@ def allowed_imports() -> dict[str, frozenset[str]]:
 
 
 def violations(source: Path) -> list[str]:
-    """Every import under the package folder `source` that the order forbids, `file:line: why`."""
+    """Return every import under the package folder `source` that breaks the order, as `file:line:
+    why`."""
     allowed = allowed_imports()
     found: list[str] = []
     for path in sorted(source.rglob("*.py")):
@@ -145,23 +146,24 @@ def violations(source: Path) -> list[str]:
 
 
 def imported_layers(tree: ast.Module, module: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    """Line and layer of each import of stretto in `tree`, the source of `stretto.<module>`."""
+    """Yield line and layer of each import of stretto in `tree`, the source of
+    `stretto.<module>`."""
     for line, target in imported_modules(tree, module):
         yield line, layer_of(list(target))
 
 
 def from_base(node: ast.ImportFrom, module: tuple[str, ...]) -> list[str]:
-    """The absolute module that `from ... import` names, relative dots resolved."""
+    """Return the absolute module that `from ... import` names, with relative dots resolved."""
     named = node.module.split(".") if node.module else []
     if node.level == 0:
         return named
-    # The package of a module is its name less the last part, for an `__init__` too.
+    # The package of a module is its name without the last part; this holds for `__init__` too.
     package = ["stretto", *module[:-1]]
     return package[: len(package) - node.level + 1] + named
 
 
 def layer_of(path: list[str]) -> str:
-    """The layer of `stretto.<path>`: a machine, or a folder. A name that is neither comes from
+    """Return the layer of `stretto.<path>`: a machine, or a folder. Any other name is defined in
     `stretto/__init__.py`."""
     known = allowed_imports()
     return next((name for name in (".".join(path[:2]), *path[:1]) if name in known), "__init__")
@@ -173,8 +175,7 @@ def test_imports_follow_the_order() -> None:
 
 
 def upward_imports(source: Path, package: tuple[str, ...]) -> list[str]:
-    """Every import in a package with ordered parts of a part that stands above the importing
-    one."""
+    """Return every import, in a package with ordered parts, of a part above the importing one."""
     order = PARTS[package]
     found: list[str] = []
     for path in sorted((source / Path(*package)).rglob("*.py")):
@@ -192,7 +193,8 @@ def upward_imports(source: Path, package: tuple[str, ...]) -> list[str]:
 def imported_modules(
     tree: ast.Module, module: tuple[str, ...]
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Line and name below stretto of what each import of stretto in a module may mean."""
+    """Yield the line of each import of stretto, with each name below stretto that it may
+    refer to."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
@@ -212,12 +214,13 @@ def test_the_parts_of_a_package_follow_their_order(package: tuple[str, ...]) -> 
 
 
 def module_imports(source: Path) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
-    """For each module, the modules that it imports at its top level, for types alone too."""
+    """Return, for each module, the modules that it imports at its top level, also if only for
+    types."""
     modules = {module_of(path, source): path for path in source.rglob("*.py")}
     found: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     for module, path in modules.items():
         tree = ast.parse(path.read_text())
-        if not module:  # what the package exports is imported on first use
+        if not module:  # the package imports its exports on first use
             tree.body = [node for node in tree.body if not isinstance(node, ast.If)]
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

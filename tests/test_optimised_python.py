@@ -1,4 +1,4 @@
-"""`python -O` leaves out assertions: nothing that the package does may depend on them."""
+"""`python -O` leaves out assertions: no behaviour of the package may depend on them."""
 
 import ast
 import subprocess
@@ -15,7 +15,7 @@ CHANGES = frozenset(
         "popitem", "popleft", "register", "remove", "setdefault", "update", "write",
     )
 )  # fmt: skip
-"""Names of functions that change something."""
+"""Names of functions with side effects."""
 
 PROGRAM = """
 import torch, stretto
@@ -54,7 +54,7 @@ print("equal")
 
 
 def changing(tree: ast.AST) -> Iterator[int]:
-    """The lines of assertions that have an effect of their own."""
+    """Yield the lines of assertions that have a side effect."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Assert):
             continue

@@ -1,4 +1,4 @@
-"""What is said while a program is compiled."""
+"""The log and the progress line of a compile."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_long_compile_shows_its_stage_on_a_terminal(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(progress, "SILENT_SECONDS", 0.01)
     monkeypatch.setattr(sys, "stderr", screen := stream())
-    with progress.compiling("model"), progress.stage("select"):
+    with progress.compiling("model"), progress.logged_stage("select"):
         for _ in range(250 if stream is _Terminal else 10):
             time.sleep(0.02)
             if screen.getvalue():

@@ -1,4 +1,4 @@
-"""What stages decline is said once, with the reason and the user's line."""
+"""Everything that stages decline is reported once, with the reason and the user's line."""
 
 from __future__ import annotations
 

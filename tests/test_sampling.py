@@ -1,4 +1,4 @@
-"""Which cases `make test` runs."""
+"""The selection of cases that `make test` runs."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from tests.sampling import ONE_IN, chosen
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """What is asked of an item of pytest."""
+    """A fake pytest item with the attributes that `chosen` uses."""
 
     nodeid: str
     marks: tuple[pytest.Mark, ...] = ()

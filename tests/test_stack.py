@@ -1,4 +1,4 @@
-"""Deep recursion where TorchDynamo evaluates the frames of Python."""
+"""Deep recursion while TorchDynamo evaluates Python's frames."""
 
 from __future__ import annotations
 

@@ -1,13 +1,15 @@
-"""Counts what a reader meets who follows one small program through stretto.
+"""Count the functions and folders that a reader passes when following one small program
+through stretto.
 
     python tools/count_walk.py [--backend NAME] [--top N]
 
-Compiles and runs a function with one `while` loop in an empty cache and watches every Python
-function of the package being entered, in order, on all threads. A *change of folder* is an entry
-whose folder is not that of the entry before it; generators count when they start, not when they go
-on. `changes between stages` takes the first folder below the package only: a sub-folder is part of
-its stage. `calls across` are the distinct pairs of a function and one of another stage that it
-calls. The last three lines count the source.
+Compiles and runs a function with one `while` loop in an empty cache and records each entry
+of a Python function of the package, in order, on all threads. A *change of folder* is an
+entry whose folder differs from that of the previous entry; generators count when they
+start, not when they resume. `changes between stages` compares only the first folder below
+the package: a sub-folder is part of its stage. `calls across` is the number of distinct
+pairs of a function and one of another stage that it calls. The last three lines count the
+source.
 
 The script runs on an older checkout, too: PYTHONPATH=OLD/src python tools/count_walk.py.
 """
@@ -40,7 +42,7 @@ def program(x: torch.Tensor) -> torch.Tensor:
 
 @dataclass(slots=True)
 class Walk:
-    """What was entered so far. A place is (file relative to the package, qualified name)."""
+    """The entries so far. A place is (file relative to the package, qualified name)."""
 
     order: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     calls: set[tuple[tuple[str, str], tuple[str, str]]] = field(
@@ -63,12 +65,12 @@ class Walk:
             caller = caller.f_back
 
     def changes(self, *, stages: bool) -> int:
-        """Entries whose folder, or stage, is not that of the entry before."""
+        """Count the entries whose folder, or stage, differs from that of the previous entry."""
         folders = [stage(name) if stages else folder(name) for name, _ in self.order]
         return sum(a != b for a, b in pairwise(folders))
 
     def hops(self) -> Counter[tuple[str, str, str]]:
-        """How often each function was entered from another folder: (from, to, function)."""
+        """Count the entries of each function from another folder: (from, to, function)."""
         return Counter(
             (folder(a), folder(b), name)
             for (a, _), (b, name) in pairwise(self.order)
@@ -77,7 +79,7 @@ class Walk:
 
 
 def resumes(frame: FrameType) -> bool:
-    """Whether a generator goes on, rather than that a function is entered."""
+    """Return True if a generator resumes, False if a function is entered."""
     generator = 0x20 | 0x80 | 0x200
     return bool(frame.f_code.co_flags & generator) and frame.f_lasti > 8
 
@@ -98,7 +100,7 @@ def stage(name: str) -> str:
 
 
 def local_imports(path: Path) -> int:
-    """The number of imports inside functions."""
+    """Return the number of imports inside functions."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     found = {
         node

@@ -1,12 +1,14 @@
-"""Runs the tests that are near what was changed: first aid while one works, no proof.
+"""Run the tests near the changed files: a quick check during work, which does not replace all
+tests.
 
     python tools/near.py [--since REVISION] [--list] [ARGUMENTS OF PYTEST]
 
-Changed are the files in which the checkout differs from the revision (`main`), new ones included.
-Near a file are the tests that import it, by themselves or by way of other modules of `tests/`, and
-those that mirror it: of `src/stretto/passes/fold.py` the tests `tests/passes/test_fold*.py`, or all
-of `tests/passes/` if there are none. Near a page of `docs/` is `tests/test_docs.py`. A test that
-reaches changed code only through `stretto.compile` is not found: `make test` has some of these.
+Changed files are those in which the checkout differs from the revision (`main`), including
+new ones. Near a file are the tests that import it, directly or through other modules of
+`tests/`, and those that mirror it: for `src/stretto/passes/fold.py` the tests
+`tests/passes/test_fold*.py`, or all of `tests/passes/` if there are none. Near a page of
+`docs/` is `tests/test_docs.py`. A test that reaches changed code only through
+`stretto.compile` is not found: `make test` has some of these.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def changed(since: str) -> list[PurePosixPath]:
-    """The files that differ from a revision or are new, below the root of the checkout."""
+    """Return the files that differ from a revision or are new, relative to the root of the
+    checkout."""
     found = set[str]()
     for command in (
         ("git", "diff", "--name-only", "--merge-base", since),
@@ -34,7 +37,7 @@ def changed(since: str) -> list[PurePosixPath]:
 
 
 def module_name(file: PurePosixPath) -> str:
-    """The name by which tests import a file, "" if they cannot."""
+    """Return the name by which tests import a file; "" if they cannot."""
     if file.suffix != ".py":
         return ""
     parts = file.with_suffix("").parts
@@ -43,7 +46,7 @@ def module_name(file: PurePosixPath) -> str:
 
 
 def imported(text: str) -> Iterator[str]:
-    """The modules that a source may import; of `from a import b` both `a` and `a.b`."""
+    """Yield the modules that a source may import; for `from a import b` both `a` and `a.b`."""
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Import(names):
@@ -56,7 +59,8 @@ def imported(text: str) -> Iterator[str]:
 
 
 def near(file: PurePosixPath, imports: Mapping[PurePosixPath, set[str]]) -> Iterable[PurePosixPath]:
-    """The tests near a file. imports: the modules that each Python file of `tests/` imports."""
+    """Return the tests near a file. imports: the modules that each Python file of `tests/`
+    imports."""
     reached, todo = {file}, [file]
     while todo:
         name = module_name(todo.pop())

@@ -21,7 +21,7 @@ from . import parts, pictures, suite, tables
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 SHORT = Protocol(rounds=3, runs=6, short_runs=30, prepare_limit_s=60.0)
-"""For the models other than those with published times."""
+"""The protocol for the models other than those with published times."""
 
 Folder = Annotated[Path, typer.Option(help="Where the records are.")]
 
@@ -49,10 +49,12 @@ def measure(
 
 
 @app.command()
-def report(folder: Folder = suite.RESULTS, docs: Path = tables.DOCS) -> None:
+def report(
+    folder: Folder = suite.RESULTS, docs: Path = tables.DOCS, images: Path = tables.IMAGES
+) -> None:
     """Write the tables into the docs, between their marks, and the pictures."""
     tables.write_docs(folder, docs)
-    for made in pictures.draw_all(folder, docs / "images"):
+    for made in pictures.draw_all(folder, images):
         print(f"wrote {made}")
 
 
@@ -101,8 +103,8 @@ def part(
 
 
 def first(model: str, batch: int) -> dict[str, object]:
-    """First results in processes of their own, with an empty cache and then with a full one; then
-    the activities."""
+    """Measure first results in separate processes, with an empty cache and then with a full one;
+    then the activities."""
     record: dict[str, object] = parts.head(model, batch)
     with tempfile.TemporaryDirectory(prefix="stretto-first-") as folder:
         cache = Path(folder)

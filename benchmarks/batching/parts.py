@@ -1,4 +1,4 @@
-"""What one process measures of one model: first results and activities, optimisations, sizes."""
+"""Measurements of one model in one process: first results and activities, optimisations, sizes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALL_OFF = "none of them"
 
 
 def head(model: str, batch: int) -> dict[str, Any]:
-    """What every record begins with."""
+    """Return the fields that every record begins with."""
     return {
         "model": model,
         "batch": batch,
@@ -40,7 +40,7 @@ def head(model: str, batch: int) -> dict[str, Any]:
 
 
 def built(model: str, count: int) -> tuple[torch.nn.Module, list[Any]]:
-    """A model, named as `treelstm:256`, and its instances."""
+    """Return a model, named as `treelstm:256`, and its instances."""
     name, _, size = model.partition(":")
     entry = INSTANCE_ZOO[name]
     config = entry.presets[size]
@@ -48,8 +48,8 @@ def built(model: str, count: int) -> tuple[torch.nn.Module, list[Any]]:
 
 
 def first_result(model: str, batch: int, cache: Path) -> dict[str, Any]:
-    """Seconds to the first result of a batcher, with the cache in this folder, and its largest
-    difference from eager."""
+    """Measure the seconds to the first result of a batcher, with the cache in this folder, and its
+    largest difference from eager."""
     module, instances = built(model, batch)
     begin = time.perf_counter()
     results = Batched(module, options=_options(cache))(instances)
@@ -59,7 +59,7 @@ def first_result(model: str, batch: int, cache: Path) -> dict[str, Any]:
 
 
 def activities(model: str, batch: int, cache: Path, runs: int = 30) -> dict[str, Any]:
-    """Milliseconds of a batch by activity (ACRoBat, Table 5)."""
+    """Measure the milliseconds of a batch by activity (ACRoBat, Table 5)."""
     module, instances = built(model, batch)
     many = Batched(module, options=_options(cache))
     many(instances)
@@ -75,11 +75,12 @@ def activities(model: str, batch: int, cache: Path, runs: int = 30) -> dict[str,
 
 
 MUCH_MEMORY = ("treelstm:256",)
-"""Models that need more than 24 GB for a batch of 64 where each row has weights of its own."""
+"""Models that need more than 24 GB for a batch of 64 without reuse, when each row has its own
+weights."""
 
 
 def variants(model: str) -> dict[str, BatchPasses]:
-    """The optimisations as they are, each one turned the other way, and all turned off."""
+    """Return the optimisations as they are, with each one toggled, and with all turned off."""
     switches = {item.name: item.default for item in fields(BatchPasses) if item.type == "bool"}
     found = {ALL_ON: BatchPasses()}
     for name, on in switches.items():
@@ -93,8 +94,8 @@ def variants(model: str) -> dict[str, BatchPasses]:
 def ablation(
     model: str, batch: int, cache: Path, rounds: int = 15, limit_s: float = 90.0
 ) -> dict[str, Any]:
-    """Milliseconds of a batch by variant of the optimisations (ACRoBat, Figure 5). A variant that
-    is not right, or for which there is no time left to compile, has a reason instead."""
+    """Measure the milliseconds of a batch by variant of the optimisations (ACRoBat, Figure 5). A
+    variant that is wrong, or that there is no time to compile, has a reason instead."""
     module, instances = built(model, batch)
     expected = as_arrays([module(one) for one in instances])
     calls: dict[str, Callable[[], Any]] = {}
@@ -118,7 +119,8 @@ def ablation(
 
 
 def by_size(model: str, cache: Path, rounds: int = 7) -> dict[str, Any]:
-    """Milliseconds per instance by size of the batch, and the largest difference from eager."""
+    """Measure the milliseconds per instance by size of the batch, and the largest difference from
+    eager."""
     module, instances = built(model, max(SIZES))
     expected = [module(one) for one in instances]
     many = Batched(module, options=_options(cache))
@@ -132,7 +134,7 @@ def by_size(model: str, cache: Path, rounds: int = 7) -> dict[str, Any]:
 
 
 def interleaved_ms(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Milliseconds of each call, medians; the calls take turns."""
+    """Return the median milliseconds of each call; the calls take turns."""
     for call in calls.values():
         call()
     found: dict[str, list[float]] = {name: [] for name in calls}

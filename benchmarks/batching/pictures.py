@@ -1,4 +1,4 @@
-"""Records as the pictures of the docs."""
+"""Records as pictures for the docs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINES = ("#2a9d5c", "#e07a3f", "#4c78a8", "#7b5aa6", "#c9a227", "#8a8a8a")
 
 
 def draw_all(folder: Path, images: Path) -> Iterator[Path]:
-    """Draws what has records; gives the files."""
+    """Draw everything that has records; return the files."""
     ablations = [load(folder, f"ablation-{m.replace(':', '-')}") for m in suite.ABLATED]
     if any(ablations):
         yield draw_ablation([a for a in ablations if a], images / "batching-ablation.png")
@@ -35,7 +35,7 @@ def draw_all(folder: Path, images: Path) -> Iterator[Path]:
 
 
 def draw_ablation(records: list[dict[str, Any]], path: Path) -> Path:
-    """A panel per model: the time of a batch with each optimisation turned the other way."""
+    """Draw a panel per model: the time of a batch with each optimisation toggled."""
     columns = min(3, len(records))
     lines = -(-len(records) // columns)
     bars = max(len(record["milliseconds"]) for record in records)
@@ -67,7 +67,7 @@ def _draw_variants(axes: Axes, record: dict[str, Any]) -> None:
 
 
 def draw_sizes(records: list[dict[str, Any]], path: Path) -> Path:
-    """The time of an instance by the size of its batch, a line per model."""
+    """Draw the time per instance by the size of its batch, a line per model."""
     figure = Figure(figsize=(6.6, 4.0), layout="constrained")
     axes = figure.subplots()
     for record, color in zip(records, _LINES, strict=False):

@@ -1,4 +1,4 @@
-"""The jobs behind the docs' figures, and what runs those that have no record yet."""
+"""The jobs that produce the docs' figures, and a runner for those that have no record yet."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LARGE = ("berxit",)
 @dataclass(frozen=True, slots=True)
 class Job:
     """One process. name: of its record, without suffix. arguments: of `benchmarks.batching part`;
-    a part that measures something twice names what follows in `then`. limit_s: its time."""
+    a part that measures two things names the second in `then`. limit_s: its time limit."""
 
     name: str
     arguments: tuple[str, ...]
@@ -46,20 +46,22 @@ class Job:
 
 
 def first_size(name: str) -> str:
-    """The smaller published size of a model, as `treelstm:256`."""
+    """Return the smaller published size of a model, as `treelstm:256`."""
     return f"{name}:{INSTANCE_ZOO[name].sizes[0]}"
 
 
 def batch_of(name: str) -> int:
-    """The batch that tables of all models are about."""
+    """Return the batch size of a model in tables of all models."""
     return 8 if name.partition(":")[0] in LARGE else 64
 
 
 def all_jobs(runs: int = 3) -> Iterator[Job]:
-    """In the order of their weight, so that a session that ends early has the first ones."""
+    """Yield the jobs by importance, so that a session that ends early has the most
+    important ones."""
     for run in range(1, runs + 1):
         for model, batch in PUBLISHED:
-            # Compiling a program per structure takes long, and its time is far from the fastest.
+            # stretto_each compiles a program per structure, which takes long, and is never close
+            # to the fastest: one run is enough.
             systems = "eager,hand,hand_compile,stretto" + (",stretto_each" if run == 1 else "")
             yield _peers(model, batch, run, systems, "full", 100.0)
     for name in INSTANCE_ZOO:
@@ -89,10 +91,12 @@ def _file(kind: str, model: str) -> str:
 
 
 def run_jobs(jobs: Sequence[Job], folder: Path, cache: Path, until: float) -> None:
-    """Runs the jobs that have no record in the folder, one after the other. cache: the folder of
-    compiled programs. until: the time by `time.monotonic` after which none is begun. A job that
-    fails, or is stopped at its limit, leaves a file with its output beside the records, and is run
-    again next time."""
+    """Run the jobs that have no record in the folder, one after the other.
+
+    cache: the folder of compiled programs. until: the time by `time.monotonic` after
+    which none is begun. A job that fails, or is stopped at its limit, leaves a file with
+    its output beside the records, and is run again next time.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     cache.mkdir(parents=True, exist_ok=True)
     for job in jobs:
@@ -109,7 +113,7 @@ def run_jobs(jobs: Sequence[Job], folder: Path, cache: Path, until: float) -> No
 
 
 def run_job(job: Job, folder: Path, cache: Path, limit_s: float) -> str:
-    """What became of it, in words."""
+    """Run a job; return its outcome, in words."""
     temporary = folder / f"{job.name}.json.part"
     command = [sys.executable, "-m", "benchmarks.batching", "part", *job.arguments]
     command += ["--json", str(temporary), "--cache", str(cache)]

@@ -1,6 +1,6 @@
-"""Records as the tables of the docs.
+"""Records as tables of benchmarks/results/README.md.
 
-A table stands in a page between two marks, and `write_docs` replaces what is there:
+A table is in a page between two marks, and `write_docs` replaces what is there:
 
     <!-- figures: models -->
     ...
@@ -29,7 +29,7 @@ DYNET = {
     ("birnn:256", 64): 15.3 / 10.5,
     ("birnn:256", 8): 2.5 / 2.2,
 }
-"""DyNet's time as a multiple of the fastest other system's, measured before on such a machine.
+"""DyNet's time as a multiple of the fastest other system's, measured earlier on such a machine.
 DyNet is not among the peers, since it cannot be built for current versions of Python."""
 
 _TITLES = {
@@ -44,8 +44,8 @@ _ACTIVITIES = ("flatten", "copy", "record", "schedule", "execute", "results", "o
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of one model. ms: of each system that has a time, by name. partial: systems that ran
-    fewer instances, scaled."""
+    """One run of one model. ms: times by name of the system, of those that have one. partial:
+    systems that ran fewer instances; their times are scaled."""
 
     model: str
     batch: int
@@ -68,7 +68,7 @@ class Run:
 
     @property
     def ratio(self) -> float:
-        """The fastest of all others, DyNet among them, over stretto."""
+        """Time of the fastest other system, DyNet included, divided by stretto's."""
         return min(self.fastest, self.dynet or self.fastest) / self.own
 
     @property
@@ -77,13 +77,13 @@ class Run:
 
 
 def load(folder: Path, name: str) -> Any:
-    """A record, or None."""
+    """Return a record, or None."""
     path = folder / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else None
 
 
 def runs_of(folder: Path, model: str, batch: int) -> list[Run]:
-    """The runs in which stretto and another system have times."""
+    """Return the runs in which stretto and at least one other system have times."""
     name = model.replace(":", "-")
     found: list[Run] = []
     for path in sorted(folder.glob(f"peers-{name}-{batch}-*.json")):
@@ -181,7 +181,7 @@ def sizes(folder: Path) -> str:
 
 
 def service(folder: Path) -> str:
-    """A table of what a service did under load."""
+    """Return a table of a service's requests and latencies under load."""
     data = load(folder, "service")
     if data is None:
         return ""
@@ -207,7 +207,7 @@ _MARKED = re.compile(r"(<!-- figures: (\w+) -->\n)(.*?)(<!-- end of figures -->)
 
 
 def write_docs(folder: Path, docs: Path = DOCS) -> None:
-    """Replaces what stands between marks in the pages of a folder. A table without a record stays.
+    """Replace the text between marks in the pages of a folder. A table without a record stays.
     Raises KeyError for a mark that names no table."""
     for page in sorted(docs.glob("*.md")):
         text = page.read_text()
@@ -218,7 +218,7 @@ def write_docs(folder: Path, docs: Path = DOCS) -> None:
 
 
 def with_figures(text: str, folder: Path) -> str:
-    """The text of a page with its tables made anew."""
+    """Return the text of a page with its tables replaced by current ones."""
 
     def made(found: re.Match[str]) -> str:
         return f"{found[1]}{TABLES[found[2]](folder) or found[3]}{found[4]}"
@@ -227,7 +227,7 @@ def with_figures(text: str, folder: Path) -> str:
 
 
 def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; empty without rows. Columns that are empty in all rows are left out."""
+    """Return a table; empty without rows. Columns that are empty in all rows are left out."""
     if not rows:
         return ""
     kept = [place for place in range(len(heads)) if any(row[place] for row in rows)]
@@ -247,7 +247,7 @@ def _title(model: str) -> str:
 
 
 def _cell(run: Run, system: str) -> str:
-    """A time; `~` before one that was scaled from fewer instances."""
+    """Format a time; `~` marks one that was scaled from fewer instances."""
     ms = run.ms.get(system)
     return ("~" if system in run.partial else "") + _ms(ms) if ms else ""
 

@@ -1,4 +1,4 @@
-"""The stage `ceilings`: the GPU's best rates, and what waits, launches and loops cost on it."""
+"""The stage `ceilings`: the GPU's best rates, and the costs of waits, launches and loops on it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .worker import Reporter
 LIMIT_S = 6.0
 SAMPLES = 7
 LAUNCHES = 400
-"""Of a sample: as many as surely fit into the GPU's queue, which holds about a thousand."""
+"""Launches per sample: few enough for the GPU's queue, which holds about a thousand."""
 STREAM = probes.stream(8192, 8)
 DRY_STREAM = probes.stream(64, 8)
 UNITS = (2, 8, 32, 66)
-"""Of waits and waves, besides all."""
+"""Numbers of units for waits and waves, besides all."""
 
 
 def jobs(settings: Settings) -> list[Job]:
@@ -35,19 +35,19 @@ def jobs(settings: Settings) -> list[Job]:
 
 
 def drive(settings: Settings, record: Keep, end: float) -> None:
-    """One worker: nothing else may use the GPU."""
+    """Run the stage with one worker: nothing else may use the GPU."""
     run_jobs(jobs(settings), settings, record, end, 1)
 
 
 def run(reporter: Reporter, bench: Bench) -> None:
-    """In a worker; what the cost model needs most comes first."""
+    """Measure, in a worker; what the cost model needs most comes first."""
     for group in (rates, waits, tasks, launches, loops):
         for name, measure in group(bench, str(reporter.programs)).items():
             reporter.row(name, LIMIT_S, measure)
 
 
 def sources(units: int) -> Iterator[TritonSource]:
-    """The kernels of this stage and of `smoke` on a GPU of so many units, to be compiled
+    """Yield the kernels of this stage and of `smoke` for a GPU of this many units, to be compiled
     beforehand."""
     for probe in (probes.EMPTY, STREAM, probes.BARRIER, probes.EXCHANGE, *ARITHMETIC.values()):
         yield probe.source(units)
@@ -84,7 +84,7 @@ def rates(bench: Bench, folder: str) -> Rows:
 
 
 def copy(bench: Bench) -> dict[str, Any]:
-    """Bytes read plus bytes written per second, of random data."""
+    """Measure bytes read plus bytes written per second, copying random data."""
     count = bench.size(1 << 30, 1 << 12)
     source = torch.randn(count, device=bench.device)
     target = torch.empty_like(source)
@@ -93,7 +93,8 @@ def copy(bench: Bench) -> dict[str, Any]:
 
 
 def matmul(bench: Bench, dtype: torch.dtype, size: int) -> dict[str, Any]:
-    """Floating-point operations per second of torch's product of random square matrices."""
+    """Measure the floating-point operations per second of torch's product of random square
+    matrices."""
     size = bench.size(size, 16)
     generator = torch.Generator(device=bench.device).manual_seed(0)
     a, b = (
@@ -107,7 +108,7 @@ def matmul(bench: Bench, dtype: torch.dtype, size: int) -> dict[str, Any]:
 
 
 def read(bench: Bench, folder: str, nbytes: int, units: int) -> dict[str, Any]:
-    """Bytes per second that units read, by a kernel of the kind that programs are."""
+    """Measure the bytes per second that units read, with a persistent kernel as in programs."""
     block = bench.size(8192, 64)
     blocks = bench.size(nbytes // (4 * block), 5)
     data = torch.randn(blocks * block, device=bench.device)
@@ -126,7 +127,7 @@ def read(bench: Bench, folder: str, nbytes: int, units: int) -> dict[str, Any]:
 
 
 def waits(bench: Bench, folder: str) -> Rows:
-    """Seconds of a wait behind the signal it waits for: the progress counters go through L2."""
+    """Seconds from a signal to the end of the wait for it: the progress counters are in L2."""
     found: Rows = {}
     for units in (*(count for count in UNITS if count < bench.units), bench.units):
         apart = f", {units} apart" if units > 2 else ""
@@ -140,7 +141,7 @@ def waits(bench: Bench, folder: str) -> Rows:
 def trip(
     bench: Bench, folder: str, probe: Probe, units: int, share: float, most: int = 5000
 ) -> dict[str, Any]:
-    """Seconds of `share` of a trip, of `most` at once."""
+    """Measure the seconds of a trip, times `share`; a run has at most `most` trips."""
     loaded = Loaded(bench, probe, folder, units=units)
     return _trips(bench, loaded, share, most) | {"units": units}
 
@@ -177,7 +178,8 @@ def launches(bench: Bench, folder: str) -> Rows:
 
 
 def launch_seconds(bench: Bench, call: Call, kind: str) -> dict[str, Any]:
-    """device: of a launch among many that the GPU has waiting. host: in which one returns."""
+    """device: seconds per launch when many are queued on the GPU. host: seconds until a launch
+    returns."""
     calls, samples = bench.size(LAUNCHES, 1), bench.size(SAMPLES, 2)
     measure = device_seconds if kind == "device" else host_seconds
     return spread(measure(bench, call, calls, samples)) | {"calls": calls}
@@ -197,7 +199,7 @@ def whole_call(bench: Bench, folder: str, kind: str) -> dict[str, Any]:
 
 
 def boundary(bench: Bench, wide: int) -> dict[str, Any]:
-    """Seconds from one small kernel of a graph to the next that depends on it."""
+    """Measure the seconds from one small kernel of a graph to the next that depends on it."""
     tensors = [torch.zeros(64, device=bench.device) for _ in range(wide)]
     chain = bench.size(500, 4)
     if bench.dry_run:
@@ -214,7 +216,7 @@ def boundary(bench: Bench, wide: int) -> dict[str, Any]:
 
 
 def _graph(bench: Bench, tensors: list[Tensor], chain: int) -> torch.cuda.CUDAGraph:
-    """A chain of kernels on each of several streams, joined behind each step."""
+    """Capture a chain of kernels on each of several streams, joined after each step."""
     graph = torch.cuda.CUDAGraph()
     for x in tensors:
         x.add_(1.0)
@@ -242,7 +244,7 @@ STEPS = {
     "fp32 arithmetic": ("{x} * 0.999 + 0.001", "tl.float32", 2.0),
     "fp64 arithmetic": ("{x} * 0.999 + 0.001", "tl.float64", 2.0),
 }
-"""A step on each element, its type, and the operations that it counts for."""
+"""The step on each element, the element type, and the number of operations it counts as."""
 SHAPES = {
     "tensor cores, fp32 as three TF32": ("fp32", "tf32x3", 64, 64, 32),
     "tensor cores, bf16": ("bf16", "ieee", 64, 64, 64),
@@ -253,7 +255,7 @@ PRODUCTS = {name: probes.products(*shape) for name, shape in SHAPES.items()}
 
 
 def tasks(bench: Bench, folder: str) -> Rows:
-    """What the figures of machines/cuda/costs.py are about, of one unit while all run."""
+    """Measure the figures of machines/cuda/costs.py, for one unit while all run."""
     block = bench.size(BLOCK, DRY_BLOCK)
     found: Rows = {
         "barrier of a unit": partial(small, bench, folder, probes.BARRIER, ()),
@@ -273,7 +275,7 @@ def small(bench: Bench, folder: str, probe: Probe, memory: tuple[Tensor, ...]) -
 
 
 def chase(bench: Bench, folder: str, nbytes: int) -> dict[str, Any]:
-    """Seconds from a load's address to its value, one load at a time."""
+    """Measure the seconds from a load's address to its value, one load at a time."""
     count = bench.size(nbytes // 4, 256)
     order = torch.randperm(count, device=bench.device)
     ring = torch.empty(count, dtype=torch.int32, device=bench.device)
@@ -284,7 +286,7 @@ def chase(bench: Bench, folder: str, nbytes: int) -> dict[str, Any]:
 
 
 def work(bench: Bench, folder: str, probe: Probe, amount: float) -> dict[str, Any]:
-    """Per second of one unit; `amount` a trip."""
+    """Measure the operations per second of one unit; a trip has `amount`."""
     found = torch.zeros(4096, device=bench.device)
     loaded = Loaded(bench, probe, folder, (found,))
     low, high = bench.size(2000, 1), bench.size(10_000, 3)
@@ -296,7 +298,7 @@ def work(bench: Bench, folder: str, probe: Probe, amount: float) -> dict[str, An
 def tensor_cores(
     bench: Bench, folder: str, kind: str, precision: str, rows: int, columns: int, depth: int
 ) -> dict[str, Any]:
-    """Floating-point operations per second of one unit, and the seconds of a step."""
+    """Measure the floating-point operations per second of one unit, and the seconds of a step."""
     dtype = torch.float32 if kind == "fp32" else torch.bfloat16
     left = torch.randn(rows, 4 * depth, device=bench.device).to(dtype)
     right = torch.randn(4 * depth, columns, device=bench.device).to(dtype)
@@ -324,7 +326,7 @@ def loops(bench: Bench, folder: str) -> Rows:
 
 
 def count_up(x: Tensor, step: Tensor, limit: Tensor, matrix: Tensor) -> Tensor:
-    """A decision on a value in each iteration, little else."""
+    """A loop with a decision on a value in each iteration and little else."""
     while step < limit:
         step = step + 1
         x = x + 1.0
@@ -332,7 +334,7 @@ def count_up(x: Tensor, step: Tensor, limit: Tensor, matrix: Tensor) -> Tensor:
 
 
 def spread_out(x: Tensor, step: Tensor, limit: Tensor, matrix: Tensor) -> Tensor:
-    """Each iteration needs the whole result of the one before."""
+    """A loop each of whose iterations needs the whole result of the previous one."""
     while step < limit:
         step = step + 1
         x = x * 0.5 + x.sum() * 1e-6
@@ -340,7 +342,7 @@ def spread_out(x: Tensor, step: Tensor, limit: Tensor, matrix: Tensor) -> Tensor
 
 
 def apply(x: Tensor, step: Tensor, limit: Tensor, matrix: Tensor) -> Tensor:
-    """A square matrix times a vector, and a pointwise function."""
+    """A loop with a product of a square matrix and a vector, and a pointwise function."""
     while step < limit:
         step = step + 1
         x = torch.tanh(matrix @ x + 0.1)
@@ -352,11 +354,11 @@ LOOPS: dict[Callable[..., Tensor], tuple[int, int]] = {
     spread_out: (4096, 32),
     apply: (1024, 16),
 }
-"""Loops, with the size of x, and that in a dry run."""
+"""Loops, with the size of x, and its size in a dry run."""
 
 
 def functions(bench: Bench) -> Iterator[tuple[Callable[..., Any], tuple[Tensor, ...]]]:
-    """What the rows compile, with its inputs."""
+    """Yield the functions that the rows compile, with their inputs."""
     yield plus_one, (torch.ones(16, device=bench.device),)
     yield from ((function, _operands(bench, function, 3)) for function in LOOPS)
 
@@ -372,7 +374,8 @@ def _operands(bench: Bench, function: Callable[..., Tensor], trips: int) -> tupl
 
 @torch.no_grad()
 def iteration(bench: Bench, folder: str, function: Callable[..., Tensor]) -> dict[str, Any]:
-    """Seconds of an iteration of a program's own loop, which ends when a value says so."""
+    """Measure the seconds of an iteration of a program's own loop, which ends when a value says
+    so."""
     options = stretto.Options(cache_dir=folder)
     fast = stretto.compile(function, backend=bench.backend, options=options)
     low, high = bench.size(200, 3), bench.size(2200, 5)

@@ -1,6 +1,6 @@
-"""Times by CUDA events, and what is left of a loop when its start is taken away.
+"""Times by CUDA events, and per-trip times of loops without their start-up time.
 
-In a dry run the host's clock stands in for events: the code runs, its figures mean nothing.
+In a dry run the host's clock replaces events: the code runs, its figures mean nothing.
 """
 
 import statistics
@@ -16,7 +16,8 @@ from .device import Bench
 Call = Callable[[], object]
 
 QUEUE_CYCLES = 4_000_000
-"""The GPU sleeps for about two milliseconds at first, so that the host gets ahead of it."""
+"""Cycles that the GPU sleeps at first, about two milliseconds, so that the host gets ahead
+of it."""
 LONGEST_QUEUE_CYCLES = QUEUE_CYCLES << 8
 """About half a second: a host that needs longer has filled the GPU's queue and waits for it."""
 
@@ -25,8 +26,9 @@ LONGEST_QUEUE_CYCLES = QUEUE_CYCLES << 8
 class Turn:
     """One system's runs of a turn, in seconds each.
 
-    device: from event to event around a call, calls following each other. host: in which the call
-    returned. latency: of calls that each begin on an idle GPU, until their results are there.
+    device: between events around a call, with calls back to back. host: until the call
+    returns. latency: from the start of a call on an idle GPU until its results are
+    there.
     """
 
     device: list[float]
@@ -35,7 +37,7 @@ class Turn:
 
 
 def spread(seconds: Sequence[float], scale: float = 1.0, unit: str = "s") -> dict[str, Any]:
-    """Median and quartiles as plain data."""
+    """Return median and quartiles as plain data."""
     values = sorted(value * scale for value in seconds)
     low, middle, high = values[0], values[0], values[0]
     if len(values) > 1:
@@ -51,13 +53,13 @@ def spread(seconds: Sequence[float], scale: float = 1.0, unit: str = "s") -> dic
 
 
 def rate(seconds: Sequence[float], amount: float, unit: str) -> dict[str, Any]:
-    """`amount` per second: the best quarter and the median."""
+    """Return `amount` per second: median and quartiles."""
     return spread([amount / value for value in seconds], unit=unit)
 
 
 def block_seconds(bench: Bench, call: Call, calls: int) -> float:
-    """From before the first to after the last of calls that follow each other, on the GPU. Where
-    the host takes longer to enqueue a call than the GPU to run it, that is the host's time."""
+    """Return the GPU's seconds for `calls` calls back to back. If the host takes longer to enqueue
+    a call than the GPU to run it, this is the host's time."""
     if bench.dry_run:
         start = time.perf_counter()
         for _ in range(calls):
@@ -77,11 +79,11 @@ def _enqueue(call: Call, calls: int, begin: torch.cuda.Event, end: torch.cuda.Ev
 
 
 def device_seconds(bench: Bench, call: Call, calls: int, samples: int) -> list[float]:
-    """Seconds per call of calls that the GPU has all waiting, so that the time is the GPU's alone.
+    """Return the seconds per call of queued calls, so that the time is the GPU's alone.
 
-    The GPU sleeps while the host enqueues them. A sample counts only if it still slept when the
-    last one was enqueued; else the sleep is made longer. Raises RuntimeError where no sleep is long
-    enough.
+    The GPU sleeps while the host enqueues them. A sample counts only if the GPU still
+    slept when the last call was enqueued; else the sleep is made longer. Raises
+    RuntimeError if no sleep is long enough.
     """
     block_seconds(bench, call, min(calls, 3))
     if bench.dry_run:
@@ -106,13 +108,13 @@ def device_seconds(bench: Bench, call: Call, calls: int, samples: int) -> list[f
 
 
 def repeat(bench: Bench, call: Call, calls: int, samples: int) -> list[float]:
-    """Seconds per call, `samples` times after one block to warm up."""
+    """Return the seconds per call, `samples` times, after one block to warm up."""
     block_seconds(bench, call, min(calls, 3))
     return [block_seconds(bench, call, calls) / calls for _ in range(samples)]
 
 
 def host_seconds(bench: Bench, call: Call, calls: int, samples: int) -> list[float]:
-    """Seconds in which a call returns, the GPU being waited for between the samples."""
+    """Return the seconds until a call returns; the host waits for the GPU between samples."""
     found: list[float] = []
     for _ in range(samples + 1):
         bench.synchronize()
@@ -127,8 +129,8 @@ def host_seconds(bench: Bench, call: Call, calls: int, samples: int) -> list[flo
 def slopes(
     bench: Bench, run: Callable[[int], object], low: int, high: int, samples: int
 ) -> list[float]:
-    """Seconds per trip of what runs so many trips: the difference of two runs, so that what a run
-    takes whatever its trips is left out."""
+    """Return the seconds per trip of `run(trips)`: the difference of two runs, so that the fixed
+    time of a run drops out."""
     found: list[float] = []
     run(low)
     bench.synchronize()
@@ -140,7 +142,7 @@ def slopes(
 
 
 def take_turn(bench: Bench, call: Call, runs: int) -> Turn:
-    """One turn of a system: `runs` calls in a row, then a few one at a time."""
+    """Take one turn of a system: `runs` calls in a row, then a few one at a time."""
     call()
     bench.synchronize()
     if bench.dry_run:

@@ -1,8 +1,9 @@
-"""What an iteration of a conditional WHILE node of a CUDA graph takes.
+"""Time of an iteration of a conditional WHILE node of a CUDA graph.
 
-torch 2.11 has no such nodes, so the graph is built through `cuda.bindings`, which CUDA builds of
-torch bring along. Its body is a kernel that counts down and sets the condition, alone or behind
-further empty kernels. The kernels are PTX: the driver itself knows `cudaGraphSetConditional`.
+torch 2.11 has no such nodes, so the graph is built through `cuda.bindings`, which CUDA
+builds of torch include. Its body is a kernel that counts down and sets the condition, alone
+or after further empty kernels. The kernels are PTX: the driver itself provides
+`cudaGraphSetConditional`.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ PTX = """
 
 
 def measure(bench: Bench, kernels: int) -> dict[str, Any]:
-    """Seconds of an iteration whose body is `kernels` kernels, the last of which decides."""
+    """Measure the seconds of an iteration whose body is `kernels` kernels, the last of which
+    decides."""
     if bench.dry_run:
         raise Skipped("a dry run has no CUDA graphs")
     try:
@@ -82,7 +84,7 @@ def measure(bench: Bench, kernels: int) -> dict[str, Any]:
 
 
 class _Graph:
-    """while (--counter > 0), its body a chain of kernels."""
+    """The graph of `while (--counter > 0)`, whose body is a chain of kernels."""
 
     def __init__(self, driver: Any, counter: int, kernels: int) -> None:
         self.driver = driver
@@ -110,7 +112,7 @@ class _Graph:
         self.keep = (module, graph)
 
     def _add_node(self, graph: Any, parameters: Any) -> Any:
-        """CUDA 13 has put the edges' data between the edges and their number."""
+        """Add a node. CUDA 13 has an additional parameter, the edges' data, before their number."""
         add = self.driver.cuGraphAddNode
         try:
             return _done(add(graph, None, None, 0, parameters))
@@ -129,7 +131,7 @@ class _Graph:
 
 
 def _done(answer: tuple[Any, ...]) -> Any:
-    """The value of a call of `cuda.bindings`. Raises RuntimeError unless it succeeded."""
+    """Return the value of a call of `cuda.bindings`. Raises RuntimeError unless it succeeded."""
     status, *values = answer
     if int(status) != 0:
         raise RuntimeError(f"{status.name} ({int(status)})")

@@ -1,6 +1,6 @@
-"""From measured ceilings to the constants of the cost model, beside those that the source has.
+"""Constants of the cost model, as measured and as in the source.
 
-Nothing is estimated here: a constant whose measurement is missing has none.
+Nothing is estimated here: a constant whose measurement is missing has no value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STAGE = "ceilings"
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A field of `CudaCosts`. basis: the measurement that it is about."""
+    """A field of `CudaCosts`. basis: the measurement that it comes from."""
 
     name: str
     basis: str
@@ -29,7 +29,8 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """now: in the source, for the GPU that was measured."""
+    """A constant and its measured value. now: its value in the source, for the GPU that was
+    measured."""
 
     constant: Constant
     now: float
@@ -41,7 +42,7 @@ def _value(row: str) -> Figure:
 
 
 def _share(row: str) -> Figure:
-    """One unit's part of what all do together."""
+    """Return one unit's share of a rate that all units reach together."""
 
     def figure(rows: Rows) -> float | None:
         together, units = (rows.value(STAGE, row, key) for key in ("median", "units"))

@@ -28,11 +28,11 @@ from .systems import on_host
 from .worker import Reporter
 
 FULL = ("deepspeech2", "blockdrop", "nasrnn", "lstm", "seq2seq", "attention", "rae")
-"""The models of full size; what takes longest begins first."""
+"""The models of full size; those that take longest begin first."""
 CALLS = 3
 TESTS = ROOT / "tests"
 NO_TESTS = 5
-"""pytest's exit code."""
+"""pytest's exit code if it ran no tests."""
 
 
 def programs(dry_run: bool, chosen: tuple[str, ...]) -> list[Program]:
@@ -55,7 +55,7 @@ def drive(settings: Settings, record: Keep, end: float) -> None:
 
 
 def run(reporter: Reporter, bench: Bench) -> None:
-    """In a worker."""
+    """Run the checks of a job, in a worker."""
     kind, _, model = reporter.job.partition(" ")
     match kind:
         case "full":
@@ -80,7 +80,7 @@ def run(reporter: Reporter, bench: Bench) -> None:
 
 @torch.no_grad()
 def check_model(bench: Bench, reporter: Reporter, program: Program) -> dict[str, Any]:
-    """Several calls and other inputs of the same shapes, each against float64."""
+    """Compare several calls, with other inputs of the same shapes, with float64."""
     folder = reporter.saved
     entry = entry_of(program.model)
     config = entry.presets[program.preset]
@@ -126,7 +126,7 @@ def check_model(bench: Bench, reporter: Reporter, program: Program) -> dict[str,
 
 
 def marked_tests(reporter: Reporter) -> dict[str, Any]:
-    """Runs the tests that need a GPU; what they print goes to the log."""
+    """Run the tests that need a GPU; their output is written to the log."""
     files = [file for file in TESTS.rglob("test_*.py") if "pytest.mark.gpu" in file.read_text()]
     missing = [name for name in ("pytest", "hypothesis") if find_spec(name) is None]
     if not files or missing:
@@ -162,7 +162,7 @@ DRY_SHAPES = ((1, 32, 16), (5, 7, 18))
 
 
 class Layer(nn.Module):
-    """A product, a row-wise softmax and pointwise functions: all templates."""
+    """A product, a row-wise softmax and pointwise functions: together they use all templates."""
 
     def __init__(self, inner: int, columns: int) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ def check_dtypes(reporter: Reporter, bench: Bench) -> None:
 
 
 def functions(bench: Bench) -> Iterator[tuple[Callable[..., Any], tuple[Tensor, ...]]]:
-    """What these rows compile, with its inputs."""
+    """Yield the functions that these rows compile, with their inputs."""
     yield from (layer(dtype, shape) for dtype in DTYPES for shape in SHAPES)
     for function in INTEGERS.values():
         yield from ((function, (x,)) for x in integers(bench))

@@ -1,4 +1,5 @@
-"""The machine that a worker measures: a GPU, or in a dry run the CPU with a stand-in for one."""
+"""The machine that a worker measures: a GPU, or in a dry run the CPU with a replacement of the
+driver."""
 
 from __future__ import annotations
 
@@ -26,20 +27,20 @@ if TYPE_CHECKING:
 PACKAGES = ("torch", "triton", "numpy", "jax", "jaxlib", "cuda-bindings", "matplotlib", "pytest")
 DRY_UNITS = 3
 TOLERANCE = 1e-4
-"""Largest error of float32, relative to an output's largest value, against float64."""
+"""Largest allowed error of float32 against float64, relative to an output's largest value."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where rows run. dry_run: everything is tiny, runs on the CPU, and times mean nothing.
-    scratch: a folder, where a dry run has its stand-in for the driver."""
+    """The machine of the rows. dry_run: everything is tiny and runs on the CPU, and times mean
+    nothing. scratch: a folder, for a dry run's replacement of the driver."""
 
     dry_run: bool = False
     scratch: Path = Path("build/lease")
 
     @cached_property
     def rehearsal(self) -> Rehearsal:
-        """The stand-in for a GPU, in a dry run only."""
+        """The replacement of the GPU, in a dry run only."""
         from . import rehearsal
 
         assert self.dry_run
@@ -53,12 +54,12 @@ class Bench:
     def backend(self) -> str:
         if not self.dry_run:
             return "cuda"
-        assert self.rehearsal is not None  # it makes its backend known
+        assert self.rehearsal is not None  # this registers the backend
         return "cuda-rehearsed"
 
     def compiled(self, source: TritonSource, folder: str) -> CompiledTriton | None:
-        """A kernel's machine code, from the cache in `folder` if it is there; None in a dry run,
-        which interprets the text."""
+        """Return a kernel's machine code, from the cache in `folder` if it is there; None in a dry
+        run, which interprets the text."""
         if self.dry_run:
             return None
         from stretto.machines.cuda.compile import compile_source
@@ -68,7 +69,7 @@ class Bench:
     def launcher(
         self, sources: Sequence[TritonSource], compiled: Sequence[CompiledTriton | None]
     ) -> GpuLauncher:
-        """Kernels loaded for launches."""
+        """Load kernels for launches."""
         if self.dry_run:
             return self.rehearsal.launcher(sources)
         from stretto.machines.cuda.device import launcher_for
@@ -78,7 +79,7 @@ class Bench:
     def bind(
         self, launcher: GpuLauncher, arguments: Sequence[Argument], number: int = 0
     ) -> Invocation:
-        """A kernel of a launcher with its arguments."""
+        """Bind arguments to a kernel of a launcher."""
         if self.dry_run:
             known = [argument for argument in arguments if isinstance(argument, Tensor)]
             self.rehearsal.machines[launcher.kernels[number].function].fake.know(*known)
@@ -93,7 +94,7 @@ class Bench:
 
     @cached_property
     def target(self) -> str:
-        """What kernels are compiled for."""
+        """The target that kernels are compiled for, such as `sm_90`."""
         if self.dry_run:
             return "sm_90"
         major, minor = torch.cuda.get_device_capability(self.device)
@@ -115,7 +116,7 @@ class Bench:
         return module.to(self.device), tuple(x.to(self.device) for x in inputs)
 
     def is_broken(self) -> bool:
-        """Has an error made the GPU unusable for this process?"""
+        """Return True if an error has made the GPU unusable for this process."""
         if self.dry_run or not torch.cuda.is_initialized():
             return False
         try:
@@ -127,8 +128,8 @@ class Bench:
 
 @dataclass(frozen=True)
 class Home(Bench):
-    """Where programs are compiled for a GPU that is elsewhere: sizes are those of the GPU, tensors
-    lie on this host."""
+    """A machine that compiles for a GPU that is elsewhere: sizes are those of the GPU, tensors are
+    on this host."""
 
     @cached_property
     def device(self) -> torch.device:
@@ -136,7 +137,7 @@ class Home(Bench):
 
 
 def plain_math() -> None:
-    """Full float32 in every system: the accuracy gate is closed to TF32."""
+    """Use full float32 in every system: the accuracy gate does not admit TF32."""
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True

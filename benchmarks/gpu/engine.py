@@ -1,8 +1,8 @@
-"""Jobs in processes of their own: a job that crashes or hangs loses the row it was in, no other.
+"""Jobs in separate processes: a job that crashes or hangs loses only the row it was in.
 
-A worker says which row it starts and how long that may take, and what came of it. One that ends
-without a result, or takes too long, is killed with all it started; the row goes on record, and a
-new worker continues with the row after it.
+A worker reports which row it starts and how long that may take, and its result. One that
+ends without a result, or takes too long, is killed with all processes it started; the row
+is recorded as failed, and a new worker continues with the row after it.
 """
 
 import contextlib
@@ -25,16 +25,16 @@ from .results import Keep, Row
 
 ROOT = Path(__file__).parents[2]
 START_LIMIT_S = 90.0
-"""To import torch and to find the GPU."""
+"""Time to import torch and to find the GPU."""
 MOST_RESTARTS = 12
 MOST_WORKERS = 8
-"""Workers at the same time: each holds a GPU context, and uses two cores of sixteen."""
+"""Maximum number of workers at a time: each holds a GPU context, and uses two cores of sixteen."""
 BROKEN = 86
-"""Exit code of a worker whose GPU context an error has made unusable, after it has said so."""
+"""Exit code of a worker that reported an error which made its GPU context unusable."""
 TICK_S = 0.05
 DRY_FACTOR = 5.0
 MOST_LOG_BYTES = 12 << 20
-"""What comes back from a lent machine is limited: 16 MiB a file."""
+"""Below the limit for files that a lent machine returns, 16 MiB each."""
 LAST_LINES = 60
 LINE_BYTES = 2000
 
@@ -42,7 +42,7 @@ Message = dict[str, Any]
 
 
 class Log:
-    """A file of what workers print beside their messages, up to a size."""
+    """A file with the workers' output other than messages, up to a maximum size."""
 
     def __init__(self, path: Path, most: int = MOST_LOG_BYTES) -> None:
         self.path, self.left = path, most
@@ -62,8 +62,8 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Rows that one worker does in turn. part: the module whose `run` does them. limit_s: of all of
-    them."""
+    """Rows that one worker runs in order. part: the module whose `run` does so. limit_s: time for
+    all of them."""
 
     part: str
     name: str
@@ -73,9 +73,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a lease tells all workers. scratch: a folder for caches, which goes away at the end.
-    saved: the folder of what was prepared for this kind of GPU. chosen: models, all where empty.
-    gpu: None in a dry run."""
+    """Settings that a lease passes to all workers. scratch: a folder for caches, deleted at the
+    end. saved: the folder prepared for this kind of GPU. chosen: models; all if empty. gpu:
+    None in a dry run."""
 
     scratch: Path
     saved: Path
@@ -86,22 +86,23 @@ class Settings:
 
     @property
     def alone(self) -> bool:
-        """True where only one process at a time may use the GPU."""
+        """True if only one process at a time may use the GPU."""
         return self.gpu is not None and self.gpu.exclusive
 
     def limit(self, seconds: float) -> float:
-        """The limit of a row or job that has so many seconds on a GPU. Only stages are rehearsed
-        under the same limits: kernels are interpreted there, on a host that may be busy."""
+        """Return the limit of a row or job that has this many seconds on a GPU. A dry run
+        multiplies it, since it interprets kernels on a host that may be busy; only the limits
+        of stages stay."""
         return seconds * DRY_FACTOR if self.dry_run else seconds
 
     @property
     def workers(self) -> int:
-        """How many may run at once."""
+        """Maximum number of workers at a time."""
         return max(1, min(1 if self.alone else MOST_WORKERS, os.cpu_count() or 1))
 
 
 class Worker:
-    """One process; `poll` gives what it has said since the last time, `ended` when it is gone."""
+    """One worker process. `poll` returns its new messages; `ended` is True once it is gone."""
 
     def __init__(self, job: Job, settings: Settings, skip: Sequence[str]) -> None:
         self.job = job
@@ -146,7 +147,7 @@ class Worker:
             try:
                 self.messages.put(json.loads(line))
             except ValueError:
-                continue  # not from the worker itself
+                continue  # printed by a library, not a message
         self.messages.put(None)
 
     def poll(self) -> list[Message]:
@@ -160,21 +161,21 @@ class Worker:
         return found
 
     def tell(self, **message: Any) -> None:
-        """Raises OSError where the process is gone."""
+        """Send a message to the process. Raises OSError if it is gone."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(message) + "\n")
         self.process.stdin.flush()
 
     def kill(self) -> None:
-        """Ends the process and all that it has started, which share its session."""
+        """End the process and all that it has started, which share its session."""
         with contextlib.suppress(OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        # One that is stuck in the driver stays; nothing waits for it.
+        # A process that is stuck in the driver cannot be killed; do not wait for it.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=10)
 
     def last_words(self) -> str:
-        """How it ended, and the last line that it wrote beside its messages."""
+        """Return how the process ended, and the last line that it wrote other than messages."""
         try:
             code = self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
@@ -201,9 +202,9 @@ def _environment(job: Job) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Running:
-    """A job under way: its worker, the row that it is in, and what is done.
+    """A job in progress: its worker, the row that it is in, and the rows that are done.
 
-    serving: all its rows are done, and it waits for questions; `answers` are what came of them.
+    serving: all its rows are done, and it waits for questions; `answers` are its replies.
     """
 
     job: Job
@@ -228,7 +229,7 @@ class Running:
         self.worker = Worker(self.job, self.settings, self.done)
 
     def step(self) -> None:
-        """Takes in what the worker says, and sees to one that is over or late."""
+        """Process the worker's messages, and restart or end a worker that has ended or is late."""
         for message in self.worker.poll():
             self._hear(message)
         now = time.monotonic()
@@ -261,7 +262,8 @@ class Running:
                 self.answers.append(message)
 
     def _stop(self, reason: str, again: bool) -> None:
-        """The worker is over before its end; the rows after the one it was in are still to do."""
+        """Kill a worker that ended early or was late; continue with the rows after its current one
+        if `again`."""
         self.worker.kill()
         if self.row:
             self._fail(self.row, reason)
@@ -291,8 +293,8 @@ def run_jobs(
     parallel: int,
     done: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Runs all jobs, some at a time, until the time `end` of the monotonic clock. done: by the name
-    of a job, rows that it need not do."""
+    """Run all jobs, up to `parallel` at a time, until the time `end` of the monotonic clock. done:
+    by job, names of rows to skip."""
     waiting = list(jobs)
     running: list[Running] = []
     try:

@@ -1,7 +1,7 @@
-"""The GPU as the parent process knows it, which must hold no context on it itself.
+"""The GPU as the parent process sees it, without holding a context on it.
 
-In exclusive-process mode a context of the parent would keep every worker out. So the first worker
-looks, and its row says what there is.
+In exclusive-process mode a context of the parent would exclude every worker. So the first
+worker looks, and its row describes the GPU.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import torch
 
 MODES = {0: "default", 2: "prohibited", 3: "exclusive process"}
-"""CUcomputemode."""
+"""Names of CUcomputemode values."""
 
 
 class NoGpu(Exception):
-    """There is none that this process may use; the text says why."""
+    """Raised if there is no GPU that this process may use, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """line: for people. capability: (9, 0). mode: CUcomputemode."""
+    """A GPU. line: a description for display. capability: such as (9, 0). mode: CUcomputemode."""
 
     line: str
     name: str
@@ -43,7 +43,7 @@ class Gpu:
 
 
 def why_no_gpu() -> str:
-    """Empty where torch has a GPU to use."""
+    """Return why torch has no GPU to use; empty if it has one."""
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA"
     if not torch.cuda.is_available():
@@ -52,7 +52,7 @@ def why_no_gpu() -> str:
 
 
 def found() -> Gpu:
-    """The GPU, for a process that may use it. Raises NoGpu for one that no process may use."""
+    """Return the GPU of this process. Raises NoGpu for one that no process may use."""
     from stretto.machines.cuda.driver import COMPUTE_MODE, MODE_PROHIBITED, load_driver
 
     mode = load_driver().attribute(0, COMPUTE_MODE)

@@ -1,12 +1,12 @@
-"""The stage `graphs`: models with branches of launches that may run side by side, batch 1.
+"""The stage `graphs`: models with branches of launches that may run concurrently, batch 1.
 
-The ways to run a model take turns (`turns`): eager, captured by torch, and stretto's program as one
-persistent kernel, as launches on several streams, and as captured graphs.
+The ways to run a model take turns (`turns`): eager, captured by torch, and stretto's
+program as one persistent kernel, as launches on several streams, and as captured graphs.
 
-Two systems ask what it is worth that a captured graph finds its inputs where they lay. Both run the
-program of `stretto-per-kernel`, whose own inputs stay: `stretto-inputs-moved` has them at another
-address each time, so that launches are patched; `stretto-inputs-copied` copies them to where they
-lay before, as frameworks do.
+Two systems measure the gain when a captured graph finds its inputs at the same addresses.
+Both run the program of `stretto-per-kernel`, whose own inputs stay: `stretto-inputs-moved`
+passes them at another address each time, so that launches are patched; `stretto-inputs-
+copied` copies them to their former addresses first, as frameworks do.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from .worker import Reporter
 MODELS = ("deepfm", "gpt2_decode", "bert_base", "googlenet")
 DRY_MODELS = ("deepfm",)
 AUTOTUNED = ("gpt2_decode", "bert_base")
-"""Models that torch.compile tunes in the second command: it takes longer than the stage has."""
+"""Models that torch.compile tunes in the second command: it takes longer than the stage allows."""
 SETTINGS: dict[str, tuple[tuple[str, Any], ...]] = {
     "stretto": (("launches", "one"),),
     "stretto-parallel": (("enqueue", "graph"),),
     "stretto-per-kernel": (("enqueue", "graph"), ("launches", "per_kernel")),
     "stretto-library": (("enqueue", "graph"), ("library", ("*",))),
 }
-"""Of the options of stretto, by system."""
+"""Options of stretto, by system."""
 MOVED, COPIED = "stretto-inputs-moved", "stretto-inputs-copied"
 PROGRAMS = {MOVED: "stretto-per-kernel", COPIED: "stretto-per-kernel"}
 """Systems that run the program of another one."""
@@ -51,7 +51,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "max-autotune": ("compile-max-autotune",),
 }
 PLACES = 4
-"""Where inputs lie that move, one after the other."""
+"""Number of places of moving inputs, used in turn."""
 COUNTED_CALLS = 20
 
 
@@ -60,7 +60,7 @@ def models(dry_run: bool, chosen: tuple[str, ...]) -> list[str]:
 
 
 def program(model: str, system: str, dry_run: bool) -> Program:
-    """The program that a system of stretto runs."""
+    """Return the program that a system of stretto runs."""
     system = PROGRAMS.get(system, system)
     return Program(model, "small" if dry_run else "full", f"graphs/{system}", SETTINGS[system])
 
@@ -70,7 +70,8 @@ def programs(dry_run: bool, chosen: tuple[str, ...]) -> list[Program]:
 
 
 def jobs(settings: Settings, *, tuned: bool = False) -> list[Job]:
-    """Those whose systems take turns. tuned: torch.compile alone, on the models that it tunes."""
+    """Return the jobs whose systems take turns. tuned: torch.compile alone, on the models that it
+    tunes."""
     groups = ("max-autotune",) if tuned else tuple(g for g in GROUPS if g != "max-autotune")
     pairs = (
         (model, group)
@@ -86,7 +87,7 @@ def lineup() -> Lineup:
 
 
 def run(reporter: Reporter, bench: Bench) -> None:
-    """In a worker."""
+    """Serve the parent's questions, in a worker."""
     turns.serve(lineup(), reporter, bench)
 
 
@@ -104,7 +105,7 @@ class Programs:
     made: dict[Program, Any] = field(default_factory=dict[Program, Any])
 
     def prepare(self, system: str, case: Case, bench: Bench) -> Ready:
-        """Raises Skipped for a system that does not run the model."""
+        """Make a system ready. Raises Skipped if it does not run the model."""
         if PROGRAMS.get(system, system) not in SETTINGS:
             return prepare(system, case, bench)
         wanted = program(case.program.model, system, bench.dry_run)
@@ -122,7 +123,7 @@ class Programs:
 
         def details() -> dict[str, Any]:
             values = ready.details()
-            values.pop("launches_per_call")  # a replay is none; the profiler counts its kernels
+            values.pop("launches_per_call")  # replays do not count; the profiler counts kernels
             require_none_refused(fast)
             return values | replays(fast, call, count)
 
@@ -130,8 +131,8 @@ class Programs:
 
 
 def require_none_refused(fast: Any) -> None:
-    """Raises WrongValue where torch refused to capture a library call, which is then executed by
-    the host for good."""
+    """Raise WrongValue if torch refused to capture a library call: from then on the host executes
+    it."""
     refused = [
         str(reason)
         for entry in fast.signatures
@@ -142,17 +143,17 @@ def require_none_refused(fast: Any) -> None:
 
 
 def require_replays(fast: Any) -> None:
-    """Raises Skipped for a program that has replayed no graph."""
+    """Raise Skipped if the program has replayed no graph."""
     if not any(counts.replayed for counts in shapes.counts_of(fast)):
         raise Skipped("the program is one launch, which is not captured")
 
 
 def replays(fast: Any, call: Callable[[], Any], calls: int) -> dict[str, Any]:
-    """What became of captured graphs in so many calls, after one that is not counted.
+    """Return statistics of captured graphs in `calls` calls, after one that is not counted.
 
-    as_they_were: the part of replays that found all arguments as the graph had them, None without
-    replays. patched_per_call: launches whose arguments were changed. Empty for a program that is
-    not captured.
+    as_they_were: the share of replays that found all arguments unchanged, None without
+    replays. patched_per_call: launches whose arguments were changed. Empty for a program
+    that is not captured.
     """
     call()
     before = [replace(counts) for counts in shapes.counts_of(fast)]
@@ -174,17 +175,17 @@ def replays(fast: Any, call: Callable[[], Any], calls: int) -> dict[str, Any]:
     }
 
 
-# ---- where inputs lie --------------------------------------------------------------------------
+# ---- the addresses of inputs -------------------------------------------------------------------
 
 
 def cloned(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Copies; a tensor that is there twice is one tensor twice again."""
+    """Copy tensors; a tensor that occurs twice is copied once."""
     made = {id(tensor): tensor.clone() for tensor in inputs}
     return tuple(made[id(tensor)] for tensor in inputs)
 
 
 def write(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copies each source to its target, one that is there twice once."""
+    """Copy each source to its target; a target that occurs twice is written once."""
     pairs = {id(target): (target, source) for target, source in zip(targets, sources, strict=True)}
     for target, source in pairs.values():
         target.copy_(source)
@@ -192,8 +193,8 @@ def write(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 
 @torch.no_grad()
 def moved(fast: Callable[..., Any], inputs: tuple[Tensor, ...]) -> Callable[[], Any]:
-    """Calls whose inputs lie elsewhere than in the call before. Raises WrongValue where a call does
-    not use the inputs that it is given."""
+    """Return a call whose inputs are at other addresses than in the previous call. Raises
+    WrongValue if a call does not use the inputs that it is given."""
     places = [inputs, *(cloned(inputs) for _ in range(PLACES - 1))]
     values = cloned(inputs)
     expected = on_host(fast(*inputs))
@@ -217,7 +218,7 @@ def moved(fast: Callable[..., Any], inputs: tuple[Tensor, ...]) -> Callable[[], 
 
 
 def copied(fast: Callable[..., Any], inputs: tuple[Tensor, ...]) -> Callable[[], Any]:
-    """Calls with fixed tensors, to which inputs are copied that lie elsewhere each time."""
+    """Return a call on fixed tensors, to which it copies inputs from other addresses each time."""
     places = [inputs, *(cloned(inputs) for _ in range(PLACES - 1))]
     fixed = cloned(inputs)
     turn = cycle(places)

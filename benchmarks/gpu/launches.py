@@ -1,7 +1,8 @@
-"""Launches that must neither hang nor compute a wrong value: many, beside others, captured, from
-threads, of programs that grow, and of one that waits for ever.
+"""Checks that launches neither hang nor compute a wrong value.
 
-They do not need pytest, so they run where it is not installed. The tests marked `gpu` are more.
+There are many launches, launches beside other work, captured ones, ones from several
+threads, of programs that grow, and of one that waits for ever. They do not need pytest, so
+they run where it is not installed. The tests marked `gpu` check more.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .results import WrongValue
 from .worker import Reporter
 
 FEW_POLLS = 200_000
-"""Looks of a wait that is never over: a fraction of a second."""
+"""Polls before a wait that never ends gives up: a fraction of a second."""
 BOUND_S = 20.0
 
 
@@ -47,7 +48,7 @@ def run(reporter: Reporter, bench: Bench) -> None:
 
 
 def steps(x: Tensor, w: Tensor) -> Tensor:
-    """Units wait for each other in every trip."""
+    """A loop in every trip of which units wait for each other."""
     for _ in range(20):
         x = torch.tanh(x @ w) + 0.1 * x
     return x
@@ -68,20 +69,20 @@ def descend(x: Tensor, depth: Tensor) -> Tensor:
 
 
 def functions(bench: Bench) -> Iterator[tuple[Callable[..., Any], tuple[Tensor, ...]]]:
-    """What the rows compile, with its inputs."""
+    """Yield the functions that the rows compile, with their inputs."""
     yield steps, _operands(bench)
     yield until, (torch.rand(64, device=bench.device),)
     yield descend, _descent(bench, 3)
 
 
 def sources() -> Iterator[TritonSource]:
-    """The kernels of `deadlock`, where the tests are."""
+    """Yield the kernels of `deadlock`, if the tests are there."""
     if (programs := _programs_of_tests()) is not None:
         yield programs.stuck_case().source
 
 
 def _programs_of_tests() -> Any:
-    """The programs written by hand, None where the source tree has no tests."""
+    """Return the module of hand-written programs; None if the source tree has no tests."""
     if not (ROOT / "tests" / "machines" / "cuda" / "cuda_programs.py").is_file():
         return None
     return importlib.import_module("tests.machines.cuda.cuda_programs")
@@ -114,7 +115,7 @@ def _require_close(found: Tensor, wanted: Tensor, what: str) -> None:
 
 
 def _settle(fast: Any) -> Any:
-    """Waits for all launches; raises what one of them found wrong."""
+    """Wait for all launches; raise the error of any of them."""
     executable = fast.signatures[-1].executable
     executable.synchronize()
     return executable
@@ -124,7 +125,7 @@ def _settle(fast: Any) -> Any:
 def exchange(
     bench: Bench, reporter: Reporter, trips: int = 2000, launches: int = 1
 ) -> dict[str, Any]:
-    """What a unit reads after a wait is what the others wrote before their signal."""
+    """Check that a unit reads, after a wait, what the others wrote before their signal."""
     board = torch.zeros(2 * bench.units * 256, dtype=torch.int64, device=bench.device)
     errors = torch.zeros(1, dtype=torch.int32, device=bench.device)
     loaded = Loaded(bench, EXCHANGE, str(reporter.programs), (board, errors))
@@ -173,7 +174,8 @@ def decided(bench: Bench, reporter: Reporter) -> dict[str, Any]:
 
 @torch.no_grad()
 def beside(bench: Bench, reporter: Reporter) -> dict[str, Any]:
-    """Other kernels hold multiprocessors when the program starts: it waits, and then runs whole."""
+    """Start the program while other kernels hold multiprocessors: it has to wait, and then run
+    whole."""
     x, w = _operands(bench)
     fast = _compile(bench, reporter, steps)
     wanted = steps(x, w)
@@ -225,7 +227,8 @@ def threads(bench: Bench, reporter: Reporter) -> dict[str, Any]:
 
 
 def programs(bench: Bench, reporter: Reporter) -> dict[str, Any]:
-    """Each has as many units as the GPU holds, so that no block of one fits beside the other."""
+    """Run two programs, each with as many units as the GPU holds, so that no block of one fits
+    beside the other."""
     pair = tuple(_filling(bench, reporter) for _ in range(2))
     return _two_threads(bench, pair, bench.size(500, 2))
 
@@ -241,7 +244,7 @@ def _filling(bench: Bench, reporter: Reporter) -> Any:
 
 
 def _two_threads(bench: Bench, pair: tuple[Any, ...], calls: int) -> dict[str, Any]:
-    """Each calls one of the functions on a stream of its own."""
+    """Let two threads each call one of the functions on a separate stream."""
     _, w = _operands(bench)
     with torch.no_grad():
         for fast in pair:
@@ -277,8 +280,8 @@ def _two_threads(bench: Bench, pair: tuple[Any, ...], calls: int) -> dict[str, A
 
 @torch.no_grad()
 def graphs(bench: Bench, reporter: Reporter) -> dict[str, Any]:
-    """Nothing orders the replays, and neither program fits beside the other: the GPU has to start
-    each as a whole, as it promises for cooperative launches."""
+    """Replay two graphs that nothing orders and that do not fit beside each other: the GPU has to
+    start each as a whole, as it guarantees for cooperative launches."""
     if bench.dry_run:
         raise Skipped("a dry run has no CUDA graphs")
     x, w = _operands(bench)
@@ -342,7 +345,8 @@ def endless(bench: Bench, reporter: Reporter) -> dict[str, Any]:
 
 
 def deadlock(bench: Bench, reporter: Reporter) -> dict[str, Any]:
-    """RunError in bounded time, and the program runs again after it."""
+    """Check that a deadlock raises RunError in bounded time, and that the program runs again after
+    it."""
     from stretto.errors import RunError
 
     if (programs := _programs_of_tests()) is None:
@@ -360,7 +364,7 @@ def deadlock(bench: Bench, reporter: Reporter) -> dict[str, Any]:
         else:
             raise WrongValue("no error was raised")
         if bench.dry_run:
-            break  # the interpreter ends a program that cannot go on, for good
+            break  # after a deadlock the interpreter cannot run the program again
         _require_close(execute([good])[0], good + 1, f"the launch after failure {attempt}")
     if longest > BOUND_S:
         raise WrongValue(f"it took {longest:.0f} s")
@@ -368,7 +372,7 @@ def deadlock(bench: Bench, reporter: Reporter) -> dict[str, Any]:
 
 
 def _executable(bench: Bench, reporter: Reporter, case: Any) -> Any:
-    """A program written by hand, made ready."""
+    """Load a hand-written program."""
     from stretto.machines.cuda.executable import CudaExecutable
     from stretto.options import Options
 

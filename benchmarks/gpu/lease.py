@@ -1,13 +1,14 @@
 """One command for a GPU that is lent for minutes: python3 -m benchmarks.gpu.lease --out DIR.
 
-Stages run in the order of what they are worth. Each has a limit of its own and never waits for a
-later one; what is left over goes to `slack`, which takes up what was cut off. Every row is on disk
-before the next begins, in DIR/rows.jsonl; DIR/log.txt has what workers print. Nothing else is
-written there.
+Stages run in order of importance. Each has a separate limit and never waits for a later
+one; the time left over is for `slack`, which repeats what was cut off. Every row is on disk
+before the next begins, in DIR/rows.jsonl; DIR/log.txt has the output of the workers.
+Nothing else is written there.
 
-`--second` takes, on the same machine, what failed in the first command, then models and figures
-that take longer. `--prepare` makes at home what the GPU's machine is not to spend time on.
-`--dry-run` rehearses all of it without a GPU, against a stand-in for the driver.
+`--second` runs, on the same machine, what failed in the first command, then models and
+figures that take longer. `--prepare` makes at home everything that should not take time on
+the GPU's machine. `--dry-run` rehearses all of it without a GPU, against a replacement of
+the driver.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ ROWS, LOG = "rows.jsonl", "log.txt"
 SAVED = Path("build/lease")
 TOTAL_S, SECOND_S = 480.0, 200.0
 END_S = 3.0
-"""Kept of the whole for the end of the last workers."""
+"""Time reserved for ending the last workers."""
 DRY_KIND = "h100"
 
 Drive = Callable[[Settings, Keep, float], None]
@@ -48,7 +49,7 @@ Drive = Callable[[Settings, Keep, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """limit_s: the most that it takes. drive: runs its rows until a time."""
+    """A stage. limit_s: its maximum time. drive: runs its rows until a given time."""
 
     name: str
     limit_s: float
@@ -70,7 +71,7 @@ SLACK_S = 20.0
 
 @dataclass(slots=True)
 class Lease:
-    """One command under way. kind: of the programs, None for that of the GPU. rows: what it left so
+    """One command in progress. kind: of the programs; None for that of the GPU. rows: all rows so
     far, by stage and name."""
 
     settings: Settings
@@ -80,14 +81,14 @@ class Lease:
     rows: dict[tuple[str, str], Row] = field(default_factory=dict[tuple[str, str], Row])
 
     def stage(self, stage: Stage) -> None:
-        """Runs a stage within its limit and the command's."""
+        """Run a stage within its limit and the command's."""
         limit = min(stage.limit_s, self.end - time.monotonic())
         say(f"== {stage.name}: at most {max(limit, 0):.0f} s")
         start = time.monotonic()
         keep = self._keep(stage.name)
         try:
             stage.drive(self.settings, keep, start + limit)
-        except Exception as error:  # the lease's own mistake must not lose the stages that follow
+        except Exception as error:  # a bug of the lease must not lose the stages that follow
             keep(Row("the stage itself", "failed", f"{type(error).__name__}: {error}"))
         found = [row for (name, _), row in self.rows.items() if name == stage.name]
         counts = ", ".join(f"{n} {status}" for status, n in count(found).items())
@@ -110,7 +111,7 @@ class Lease:
         return Rows(tuple(self.rows.values()))
 
     def know_gpu(self) -> None:
-        """Takes the GPU from the row of facts, and the programs of its kind unless one was
+        """Take the GPU from the row of facts, and the programs for its kind unless a kind was
         named."""
         row = self.rows.get(("facts", smoke.GPU))
         if row is None or "gpu" not in row.values:
@@ -122,7 +123,7 @@ class Lease:
         self.settings = replace(self.settings, gpu=gpu, saved=folder)
 
 
-# ---- what is done again ------------------------------------------------------------------------
+# ---- repeated jobs -----------------------------------------------------------------------------
 
 JOBS: Mapping[str, Callable[[Settings], list[Job]]] = {
     "sanitizer": tools.sanitizer_jobs,
@@ -134,11 +135,11 @@ JOBS: Mapping[str, Callable[[Settings], list[Job]]] = {
     "shapes": shapes.jobs,
 }
 LINEUPS = {"peers": peers.LINEUP, "graphs": graphs.lineup()}
-"""Stages whose systems take turns: of a model all of them are run again."""
+"""Stages whose systems take turns: all systems of a model are repeated together."""
 
 
 def again(rows: Rows, wanted: Callable[[Row], bool]) -> list[Stage]:
-    """Stages of the jobs that have such rows, without the rows that are right."""
+    """Return stages that repeat the jobs with wanted rows, without their rows that are right."""
     found: list[Stage] = []
     for name, jobs_of in JOBS.items():
         old = [row for row in rows.of(name) if wanted(row)]
@@ -159,8 +160,8 @@ def again(rows: Rows, wanted: Callable[[Row], bool]) -> list[Stage]:
 
 
 def _replacing(drive: Drive, old: Sequence[Row]) -> Drive:
-    """Also replaces old rows of jobs that ran again without such a row, as one that says that the
-    job was not reached."""
+    """Also replace old rows of a repeated job that it did not write again, such as "not
+    reached"."""
 
     def run(settings: Settings, keep: Keep, end: float) -> None:
         seen: dict[str, str] = {}
@@ -191,7 +192,7 @@ def _jobs_again(
     names: set[str],
     done: Mapping[str, Sequence[str]],
 ) -> Drive:
-    parallel = name in ("sanitizer", "correctness")  # others measure
+    parallel = name in ("sanitizer", "correctness")  # the other stages measure times
 
     def drive(settings: Settings, keep: Keep, end: float) -> None:
         todo = [job for job in jobs_of(settings) if job.name in names]
@@ -223,7 +224,8 @@ def first(lease: Lease) -> None:
 
 
 def second(lease: Lease, previous: Rows) -> None:
-    """What went wrong before has half of the time; each of the others a part of what is left."""
+    """Run the second command: half of the time is for what went wrong before, the rest is divided
+    among the other stages."""
     lease.stage(FIRST[0])
     lease.know_gpu()
     repeated = again(previous, is_wrong)
@@ -254,7 +256,7 @@ def run(
     previous: Rows | None = None,
     folder: Path = SAVED,
 ) -> list[Row]:
-    """Runs the first command, or with the rows of a previous one the second. Gives its rows."""
+    """Run the first command, or the second one if `previous` has rows. Return the rows."""
     out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
         temporary = tempfile.TemporaryDirectory(prefix="stretto-gpu-", ignore_cleanup_errors=True)
@@ -279,14 +281,15 @@ def run(
 
 
 def make_private(folder: Path) -> None:
-    """The build cache reads only what no other user could have written."""
+    """Restrict access to a folder: the build cache reads only files that no other user can
+    write."""
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 def rehearse(scratch: Path, chosen: tuple[str, ...]) -> None:
-    """What a dry run has before it starts: the stand-in for the driver, references, simulated
-    times. It has no machine code."""
+    """Prepare a dry run: the replacement of the driver, references, simulated times. It has no
+    machine code."""
     from .device import Bench
     from .prepare import prepare
 
@@ -298,7 +301,7 @@ def rehearse(scratch: Path, chosen: tuple[str, ...]) -> None:
 
 
 def programs(dry_run: bool, chosen: tuple[str, ...]) -> list[Program]:
-    """All that the commands run, each once."""
+    """Return all programs that the commands run, each once."""
     skipnet = [] if dry_run or (chosen and "skipnet" not in chosen) else [Program("skipnet")]
     found = [
         *correctness.programs(dry_run, chosen),
@@ -310,7 +313,7 @@ def programs(dry_run: bool, chosen: tuple[str, ...]) -> list[Program]:
 
 
 def others() -> Others:
-    """What rows compile besides the models' programs."""
+    """Return everything that rows compile besides the models' programs."""
     from .prepare import Others
 
     home = Home()
@@ -376,7 +379,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def say(line: str) -> None:
-    """A terminal that is gone must not end the lease."""
+    """Print a line; a closed terminal must not end the lease."""
     with suppress(OSError):
         print(line, flush=True)
 

@@ -1,6 +1,6 @@
 """The stage `peers`: stretto and its peers on the models with control flow, batch 1, in turns.
 
-`turns` runs them; here is what is run.
+`turns` runs them; this module lists the systems.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LINEUP = Lineup("peers", GROUPS)
 
 
 def jobs(settings: Settings, models: tuple[str, ...] = ()) -> list[Job]:
-    """models: these instead of those of the stage."""
+    """Return the jobs of the stage. models: replace those of the stage."""
     usual = DRY_MODELS if settings.dry_run else MODELS
     pairs = (
         (model, group)
@@ -37,7 +37,7 @@ def jobs(settings: Settings, models: tuple[str, ...] = ()) -> list[Job]:
 
 
 def run(reporter: Reporter, bench: Bench) -> None:
-    """In a worker."""
+    """Serve the parent's questions, in a worker."""
     turns.serve(LINEUP, reporter, bench)
 
 

@@ -40,7 +40,7 @@ def draw(rows: Rows, folder: Path) -> None:
 
 
 def ratios(rows: Rows) -> Figure:
-    """Bars of each system's time over stretto's, by model, on a logarithmic axis."""
+    """Draw bars of each system's time over stretto's, by model, on a logarithmic axis."""
     found = {model: own for model, own in times(rows).items() if OWN_SYSTEM in own}
     names = dict.fromkeys(system for own in found.values() for system in own)
     systems = [name for name in names if name != OWN_SYSTEM]
@@ -72,8 +72,8 @@ def ratios(rows: Rows) -> Figure:
 
 
 def simulated(rows: Rows) -> Figure:
-    """Measured over simulated microseconds of stretto's programs, on logarithmic axes; on the line
-    both are equal."""
+    """Draw measured over simulated microseconds of stretto's programs, on logarithmic axes, with a
+    line where both are equal."""
     figure = Figure(figsize=(6.0, 5.4))
     axes: Any = figure.subplots()
     ends: list[float] = []

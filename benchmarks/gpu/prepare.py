@@ -1,6 +1,6 @@
-"""Makes at home what a GPU's machine is not to spend time on; needs no GPU.
+"""Make at home what should not take time on a GPU's machine; needs no GPU.
 
-What it leaves in a folder is said in `saved`.
+`saved` describes the folder that it writes.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ from .timeline import timed
 from .tools import PROFILED
 
 MOST_EXACT_BYTES = 64 << 10
-"""References that are larger are kept as float32, whose rounding is far below the tolerance."""
+"""Larger references are stored as float32, whose rounding is far below the tolerance."""
 MOST_BYTES = 40 << 20
-"""Of the whole folder: the source tree travels beside it."""
+"""Limit for the whole folder, which is sent together with the source tree."""
 
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """What rows compile besides the models' programs: functions with their inputs, kernels."""
+    """Everything that rows compile besides the models' programs: functions with their inputs,
+    kernels."""
 
     functions: Sequence[tuple[Callable[..., Any], tuple[Tensor, ...]]]
     sources: Sequence[TritonSource]
@@ -60,9 +61,12 @@ def prepare(
     *,
     tell: Callable[[str], None] = print,
 ) -> None:
-    """Makes all for these kinds of GPU. others: what is compiled besides; None for a rehearsal,
-    whose programs have few units. A model whose package is missing is left out, and said to be.
-    Raises ValueError for a folder that becomes too large."""
+    """Prepare the folder for these kinds of GPU.
+
+    others: functions and kernels to compile besides the programs; None for a rehearsal,
+    whose programs have few units. A model whose package is missing is left out, with a
+    message. Raises ValueError if the folder becomes too large.
+    """
     references: dict[str, np.ndarray] = {}
     for kind in kinds:
         facts: dict[str, Any] = {}
@@ -91,7 +95,7 @@ def prepare(
 def _prepared(
     folder: Path, kind: str, program: Program, references: dict[str, np.ndarray], rehearsed: bool
 ) -> dict[str, Any]:
-    """Saves a program and computes its references; gives what is known of it."""
+    """Save a program and compute its references; return its facts."""
     entry = entry_of(program.model)
     config = entry.presets[program.preset]
     module, inputs = entry.make(config, SEEDS[0])
@@ -136,16 +140,16 @@ def compiled_for(
     options: Options,
     dynamic: bool | None = None,
 ) -> Compiled:
-    """A function, compiled for a kind of GPU."""
+    """Compile a function for a kind of GPU."""
     return stretto.compile(
         function, inputs, backend="cuda", target=kind, options=options, dynamic=dynamic
     )
 
 
 def _simulated(stages: Stages, model: Model) -> tuple[float | None, str]:
-    """Microseconds of a call by the simulator, on the device that the costs are those of; branches
-    and loops that values decide go as they do on these inputs. None, and why, where a run is too
-    long or cannot be followed."""
+    """Simulate a call, in microseconds, on the device of the costs; branches and loops that values
+    decide go as they do on these inputs. None, with the reason, if a run is too long or cannot
+    be followed."""
     made, costs = gpu_program(stages), stages.machine.costs
     plan = made.plan
     device = device_for(costs, plan.program.units)
@@ -170,7 +174,8 @@ def _simulated(stages: Stages, model: Model) -> tuple[float | None, str]:
 
 
 def _compile(folder: Path, kind: str, others: Others) -> None:
-    """Puts into the cache what the GPU's machine finds there by its text."""
+    """Compile functions and kernels into the cache, where the GPU's machine finds them by their
+    text."""
     options = Options(cache_dir=str(folder))
     for function, inputs in others.functions:
         compiled_for(kind, function, inputs, options)

@@ -1,6 +1,7 @@
-"""Small persistent kernels on the prelude's `wait` and `signal`, launched as programs are.
+"""Small persistent kernels that use the prelude's `wait` and `signal`, launched as programs are.
 
-Each runs something `trips` times, so that the difference of two launches is the time of a trip.
+Each repeats something `trips` times, so that the difference of two launches is the time of
+a trip.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from .device import Bench
 from .results import WrongValue
 
 POLLS = 1 << 22
-"""Looks at a counter before a wait gives up: seconds, so that a probe that hangs still ends."""
+"""Polls of a counter before a wait gives up: seconds, so that a probe that hangs still ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A kernel's text. body: statements after `unit`, `base`, `ok` and `trips` are known.
-    memory: names and Triton types of its pointers. joint: units wait for each other."""
+    """A kernel's text. body: statements that may use `unit`, `base`, `ok` and `trips`. memory:
+    names and Triton types of its pointers. joint: units wait for each other."""
 
     name: str
     body: str
@@ -53,7 +54,7 @@ class Probe:
 
 
 class Loaded:
-    """A probe on the machine, with its memory. `run(trips)` enqueues one launch."""
+    """A probe loaded on the machine, with its memory. `run(trips)` enqueues one launch."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Loaded:
         self.launcher.launch(self.invocation, self.bench.stream(), 0)
 
     def check(self) -> None:
-        """Raises WrongValue where a wait of a launch so far gave up."""
+        """Raise WrongValue if a wait of any launch so far gave up."""
         self.bench.synchronize()
         status = int(self.control[ERROR])
         if status:
@@ -98,7 +99,7 @@ PING_PONG = Probe(
             signal(control, unit, base + trip + 1)
     """,
 )
-"""The first unit and the last: two waits a trip."""
+"""The first unit and the last one signal each other: two waits per trip."""
 
 WAVE = Probe(
     "wave",
@@ -108,7 +109,7 @@ WAVE = Probe(
         ok = wait(control, unit, 0, UNITS, base + trip + 1, polls, ok, 256)
     """,
 )
-"""Every unit waits for all."""
+"""Every unit waits for all others."""
 
 EXCHANGE = Probe(
     "exchange",
@@ -128,7 +129,8 @@ EXCHANGE = Probe(
     """,
     (("board", "*i64"), ("errors", "*i32")),
 )
-"""A wave in which every unit reads what each unit has just written, by another thread of it."""
+"""A wave after which every unit reads what each unit has just written, by a different thread of
+it."""
 
 BARRIER = Probe(
     "barrier",
@@ -151,12 +153,12 @@ CHASE = Probe(
     """,
     (("ring", "*i32"), ("found", "*i32")),
 )
-"""Each load's address is what the one before gave."""
+"""Dependent loads: each load's address is the value of the previous one."""
 
 
 def stream(block: int, warps: int) -> Probe:
-    """The units read all of `data`, `count` blocks, `trips` times: each unit another part in each
-    trip, so that no part stays in a first-level cache."""
+    """The units read all of `data`, `count` blocks, `trips` times; in each trip a unit reads a
+    different part, so that no part stays in a first-level cache."""
     body = f"""
     lanes = tl.arange(0, {block})
     total = tl.zeros([{block}], tl.float32)
@@ -172,7 +174,7 @@ def stream(block: int, warps: int) -> Probe:
 
 
 def arithmetic(step: str, block: int, kind: str = "tl.float32") -> Probe:
-    """`step` on a block of four independent values x0 ... x3, which it names `{x}`."""
+    """`step`, with `{x}` for its operand, applied to each of four independent blocks x0 ... x3."""
     lines = "\n".join(f"        x{n} = {step.format(x=f'x{n}')}" for n in range(4))
     starts = "\n".join(f"    x{n} = seed + {n}" for n in range(4))
     body = f"""
@@ -188,7 +190,7 @@ def arithmetic(step: str, block: int, kind: str = "tl.float32") -> Probe:
 
 
 def products(kind: str, precision: str, rows: int, columns: int, depth: int) -> Probe:
-    """A product of blocks a trip, from memory that stays in the caches."""
+    """A product of blocks per trip, from memory that stays in the caches."""
     body = f"""
     high = tl.arange(0, {rows})
     wide = tl.arange(0, {columns})

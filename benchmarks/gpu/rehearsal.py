@@ -1,7 +1,8 @@
-"""A stand-in for a GPU in dry runs: the driver of the tests, which runs launches on the host.
+"""The replacement of a GPU in dry runs: the tests' fake driver, which runs launches on the host.
 
-Programs are launched through it as on a GPU; the text of their kernels is interpreted. It compiles
-with the header that Triton brings, and needs a C++ compiler and the source tree's tests.
+Programs are launched through it as on a GPU; the text of their kernels is interpreted. It
+compiles with the header that Triton includes, and needs a C++ compiler and the source
+tree's tests.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ FAILED = 999
 
 @dataclass(slots=True)
 class Rehearsal:
-    """The driver of one process, and the launchers that are on it.
+    """The fake driver of one process, and its launchers.
 
-    allows: asked before each launch; what it does not allow is refused by the driver.
+    allows: called before each launch; if it returns False the driver refuses the launch.
     """
 
     cuda: FakeCuda
@@ -48,7 +49,8 @@ class Rehearsal:
     error: BaseException | None = None
 
     def launcher(self, sources: Sequence[TritonSource]) -> FakeGpu:
-        """A launcher of kernels, in this order. All launchers of the process share the driver."""
+        """Return a launcher of kernels, in this order. All launchers of the process share the
+        driver."""
         made = FakeGpu(self.cuda, sources)
         made.fake.calls = self.calls
         self.machines |= dict.fromkeys(made.sources, made)
@@ -63,7 +65,8 @@ class Rehearsal:
         return self.machines[kernel]._launched(kernel, *rest)  # pyright: ignore[reportPrivateUsage]
 
     def _called(self, number: int) -> int:
-        """ctypes drops what a callback raises, so the call of the program raises it."""
+        """Run a callback and store its exception: ctypes drops it, so the call of the program
+        raises it later."""
         try:
             self.calls[number]()
         except Exception as error:
@@ -72,7 +75,8 @@ class Rehearsal:
         return 0
 
     def known(self, kind: type[T], machine: FakeGpu) -> type[T]:
-        """The executable, which makes its inputs known to the stand-in before a call."""
+        """Return the executable's class with a `__call__` that first registers its inputs with the
+        fake driver."""
         rehearsal = self
 
         class Known(kind):  # pyright: ignore[reportGeneralTypeIssues]
@@ -93,7 +97,7 @@ class Rehearsal:
 
 
 def start(folder: Path) -> Rehearsal:
-    """Compiles the driver into a folder, unless it is there, and makes the backend known."""
+    """Compile the driver into a folder, unless it is there, and register the backend."""
     folder.mkdir(parents=True, exist_ok=True)
     made = Rehearsal(FakeCuda(folder))
     made.cuda.library.fake_reset()
@@ -103,7 +107,7 @@ def start(folder: Path) -> Rehearsal:
 
 @dataclass(frozen=True)
 class RehearsedMachine(EmulatedCudaMachine):
-    """The emulated GPU's programs, launched through the stand-in for the driver."""
+    """A machine for the emulated GPU's programs, launched through the fake driver."""
 
     rehearsal: Rehearsal | None = None
 
@@ -115,7 +119,7 @@ class RehearsedMachine(EmulatedCudaMachine):
         return replace(self, costs=CUDA.for_packed(packed).costs)
 
     def unpack(self, packed: Packed, constants: Mapping[int, torch.Tensor], stages: Stages) -> None:
-        """The program of a file, whose machine code nobody runs here."""
+        """Load the program of a file from its texts; its machine code is not run."""
         found = unpack(packed, constants)
         stages.scheduled = Scheduled(found.program.plan.program, found.interface)
         stages.product = found.program

@@ -1,8 +1,8 @@
 """Tables and pictures from the rows of leases: python3 -m benchmarks.gpu.report ROWS.jsonl.
 
 Files are read in the order given; a later row of the same stage and name replaces an earlier one,
-so the second command of a lease follows the first. Prints Markdown for docs/cuda.md; `--pictures
-DIR` also draws, which needs matplotlib. What was not measured has no figure.
+so the second command of a lease follows the first. Prints Markdown, for a page of results;
+`--pictures DIR` also draws, which needs matplotlib. What was not measured has no figure.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ COLUMNS = {
     STAY: "captured, one per kernel",
     "stretto-library": "captured, library calls",
 }
-"""Of the table of graphs: systems and their headings."""
+"""Systems in the table of graphs, and their headings."""
 
 Times = dict[str, dict[str, Row]]
 
@@ -84,7 +84,7 @@ def _head(rows: Rows) -> Iterator[str]:
 
 
 def _checks(rows: Rows) -> Iterator[str]:
-    """How many rows of each stage came to what, and everything that is not right."""
+    """Yield the number of rows per status of each stage, and all rows that failed or are wrong."""
     yield from _table_head("stage", "rows", "seconds in rows")
     for stage in STAGES:
         found = rows.of(stage)
@@ -102,7 +102,7 @@ def _checks(rows: Rows) -> Iterator[str]:
 
 
 def times(rows: Rows, stages: Sequence[str] = TIMED) -> Times:
-    """By model and system the rows that have a time and passed the gate."""
+    """Return, by model and system, the rows that have a time and passed the accuracy gate."""
     found: Times = {}
     for row in rows.rows:
         if row.stage in stages and row.status == "ok" and "device" in row.values:
@@ -118,7 +118,7 @@ def median_us(row: Row) -> float:
 
 
 def is_own(system: str) -> bool:
-    """True for a way to run stretto's programs."""
+    """Return True for a system that runs stretto's programs."""
     return system == OWN_SYSTEM or system.startswith(f"{OWN_SYSTEM}-")
 
 
@@ -128,7 +128,8 @@ def fastest_peer(own: Mapping[str, Row]) -> str | None:
 
 
 def _simulated(rows: Rows) -> Iterator[str]:
-    """What each program of stretto took, beside what the simulator said before."""
+    """Yield the measured time of each program of stretto, beside the simulator's earlier
+    prediction."""
     lines = [
         _line(
             model,
@@ -179,8 +180,9 @@ def _peers(rows: Rows) -> Iterator[str]:
 
 
 def floor_us(rows: Rows, model: str) -> list[float]:
-    """The least time of a model at the measured rates: with every weight read once from memory,
-    and with weights read from L2 as often as its steps need them. Empty without such rates."""
+    """Return the least times of a model at the measured rates: with every weight read once from
+    memory, and with weights read from L2 as often as its steps need them. Empty if rates are
+    missing."""
     flops = rows.value("ceilings", "fp32 matmul")
     names = ("copy bandwidth", "read bandwidth, L2")
     memory, near = (rows.value("ceilings", name) for name in names)
@@ -250,7 +252,7 @@ def _memory(rows: Rows, model: str) -> Iterator[str]:
 
 
 def _constants(rows: Rows) -> Iterator[str]:
-    """The constants of the cost model beside what was measured."""
+    """Yield the constants of the cost model beside their measured values."""
     if not rows.of("ceilings"):
         return
     yield from _table_head("constant", "in the source", "measured", "ratio", "by")
@@ -274,7 +276,7 @@ def _ceilings(rows: Rows) -> Iterator[str]:
 
 
 def quantity(value: float, unit: str) -> str:
-    """In steps of a thousand: 4.31 TB/s, 780 ns."""
+    """Format a value with a metric prefix: 4.31 TB/s, 780 ns."""
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")):
         if abs(value) >= factor:
             return f"{value / factor:.3g} {prefix}{unit}"

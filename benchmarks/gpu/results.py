@@ -1,7 +1,8 @@
-"""Rows of results, one line of JSON each, in a file that only grows.
+"""Rows of results, one line of JSON each, in a file to which lines are only appended.
 
-A line is on disk before the next row begins, so a lease that is cut short loses the row it was in.
-A row may be written again when more is known of it: the last line of a stage and name counts.
+A line is on disk before the next row begins, so a lease that is cut short loses the row it
+was in. A row may be written again when more is known about it: the last line of a stage and
+name counts.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from ..record import Status
 
 
 class WrongValue(Exception):
-    """A check that ran and found another value than it should."""
+    """Raised by a check that ran and found another value than it should."""
 
 
 @dataclass(slots=True)
 class Row:
-    """One check or measurement. `reason` says why it is not `ok`; `values` is plain data. stage and
-    job: where it was run."""
+    """One check or measurement. `reason` says why it is not `ok`; `values` is plain data. stage
+    and job: where it ran."""
 
     name: str
     status: Status
@@ -36,7 +37,7 @@ class Row:
 
     @property
     def measured_us(self) -> float | None:
-        """Microseconds of a call of a model, or of what a ceiling is about."""
+        """Microseconds of a call of the model, or of the operation that a ceiling measures."""
         timing, scale = self.values.get("device"), 1e3
         if timing is None and self.values.get("unit") == "s":
             timing, scale = self.values, 1e6
@@ -52,14 +53,14 @@ Keep = Callable[[Row], None]
 
 @dataclass(slots=True)
 class RowFile:
-    """The file of a lease. seconds: of the lease so far."""
+    """The file of a lease. seconds: returns the seconds since the lease began."""
 
     path: Path
     dry_run: bool
     seconds: Callable[[], float]
 
     def keep(self, stage: str) -> Keep:
-        """A function that appends the rows of a stage."""
+        """Return a function that appends the rows of a stage."""
 
         def append(row: Row) -> None:
             row.stage = stage
@@ -86,7 +87,7 @@ class RowFile:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What a lease, or several, left. dry_run: its figures mean nothing."""
+    """The rows of one or several leases. dry_run: True if its figures mean nothing."""
 
     rows: tuple[Row, ...]
     dry_run: bool = False
@@ -98,14 +99,14 @@ class Rows:
         return next((row for row in self.of(stage) if row.name == name), None)
 
     def value(self, stage: str, name: str, key: str = "median") -> float | None:
-        """A figure of a row that is ok."""
+        """Return a figure of a row that is ok; None if there is none."""
         row = self.row(stage, name)
         return row.values.get(key) if row is not None and row.status == "ok" else None
 
 
 def read_rows(paths: Sequence[Path]) -> Rows:
-    """The rows of files in this order; later lines replace earlier ones. A last line that was cut
-    off is left out. Raises ValueError for another line that is no row."""
+    """Read the rows of files in this order; later lines replace earlier ones. A last line that was
+    cut off is left out. Raises ValueError for any other line that is no row."""
     found: dict[tuple[str, str], Row] = {}
     dry_run = False
     for path in paths:
@@ -137,7 +138,7 @@ def now() -> str:
 
 
 def count(rows: Iterable[Row]) -> dict[str, int]:
-    """How many rows have each status."""
+    """Return the number of rows per status."""
     found: dict[str, int] = {}
     for row in rows:
         found[row.status] = found.get(row.status, 0) + 1

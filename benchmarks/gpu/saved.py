@@ -1,13 +1,14 @@
-"""What was made at home for a GPU that is elsewhere: programs, references and simulated times.
+"""Data made at home for a GPU that is elsewhere: programs, references and simulated times.
 
-A folder has KIND/facts.json for each kind of GPU, with what is known of each program: its simulated
-time, units, target, and digests of its texts and weights; and a file of each program, saved for
-that kind, which runs there with nothing captured, scheduled or compiled. `programs` has machine
-code of what is no model, found by its text, and references.safetensors what eager computes in
-float64 at home. Weights are not kept: they are made again from their seed, and a digest says if
-they are the same there. `prepare` fills the folder.
+A folder has KIND/facts.json for each kind of GPU, with the facts of each program: its
+simulated time, units, target, and digests of its texts and weights; and a file of each
+program, saved for that kind, which runs there with nothing captured, scheduled or compiled.
+`programs` has machine code of kernels that belong to no model, found by its text, and
+references.safetensors has eager's results in float64 from home. Weights are not stored:
+they are made again from their seed, and a digest tells if they are the same there.
 
-`load` is the one place where a program becomes something to call on the GPU.
+`prepare` fills the folder. `load` is the one place where a program becomes something to
+call on the GPU.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ KINDS = {
     "h200": Gpu("", "NVIDIA H200", (9, 0), 132, 0),
 }
 SEEDS = 0, 5
-"""Of the inputs that are checked; the weights have the first one."""
+"""Seeds of the inputs that are checked; the weights have the first one."""
 REFERENCES, FACTS, CODE = "references.safetensors", "facts.json", "programs"
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A model in one of stretto's ways. settings: of its options. units: fewer than the GPU has.
-    dynamic: one program for all sizes."""
+    """A model run by one variant of stretto. settings: its options. units: if fewer than the GPU
+    has. dynamic: True for one program for all sizes."""
 
     model: str
     preset: str = "full"
@@ -92,12 +93,12 @@ class Saved:
 
     @cached_property
     def known(self) -> dict[str, dict[str, Any]]:
-        """What is known of each program; empty for a folder that was not prepared."""
+        """The facts of each program; empty for a folder that was not prepared."""
         path = self.folder / FACTS
         return json.loads(path.read_text()) if path.is_file() else {}
 
     def file(self, program: Program) -> Path:
-        """Where a program is saved, if it is."""
+        """Return the path of a saved program, which may not exist."""
         name = re.sub(r"\W+", "-", program.name)
         return self.folder / f"{name}.stretto"
 
@@ -107,8 +108,8 @@ class Saved:
     def reference(
         self, program: Program, seed: int, module: nn.Module, inputs: tuple[Tensor, ...]
     ) -> tuple[list[np.ndarray], str]:
-        """What eager computes in float64, and where: at home, or here where weights that the
-        seed gives here are others, as another version of a package may have it."""
+        """Return eager's results in float64, and their origin: stored, or computed here if the
+        seed's weights differ here, for example with another version of a package."""
         known = self.facts(program)
         if known.get("weights") != digest_of(module):
             return reference_outputs(module, inputs), "computed here"
@@ -123,8 +124,8 @@ class Saved:
 
 
 def load(program: Program, module: nn.Module, bench: Bench, saved: Saved) -> Any:
-    """The program for a module that is on the device, called with the model's inputs. One that the
-    folder does not have is compiled. Raises WrongValue for a saved one that is built again."""
+    """Load the program for a module that is on the device; if it is not in the folder, compile it.
+    Raises WrongValue if a saved one would be built again."""
     path = saved.file(program)
     if not path.is_file():
         options = program.options(saved.code)
@@ -141,7 +142,7 @@ def load(program: Program, module: nn.Module, bench: Bench, saved: Saved) -> Any
 
 
 def digest_of(module: nn.Module) -> str:
-    """A digest of all weights and their names."""
+    """Return a digest of all weights and their names."""
     found = hashlib.sha256()
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     for name, tensor in sorted(named.items()):

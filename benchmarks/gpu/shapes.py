@@ -1,9 +1,9 @@
-"""The stage `shapes`: the memory that graphs of several shapes hold, stretto's one for all of them
-and torch's for each.
+"""The stage `shapes`: memory of graphs for several shapes: stretto's one for all, torch's one
+for each.
 
-A process for each model and system. It measures after the first shape, and again after 4, 16 and
-64; what the GPU had free before any call is where it counts from. Shapes come largest first, since
-later graphs can then use the memory of earlier ones.
+Each model and system runs in a separate process. It measures after the first shape, and
+again after 4, 16 and 64, relative to the GPU's memory before any call. Shapes come largest
+first, since later graphs can then use the memory of earlier ones.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from stretto.machines.cuda.graphs.kept import Counts
 
 SYSTEMS = ("stretto", "graph-each", "graph-each-one-pool")
-"""One dynamic program in a captured graph; torch.cuda.graph of eager for each shape, with memory of
-its own, or from a pool that all of them share."""
+"""One dynamic program in a captured graph; torch.cuda.graph of eager for each shape, with separate
+memory, or from a pool that all of them share."""
 SETTINGS = (("enqueue", "graph"), ("launches", "per_kernel"))
 COUNTS, DRY_COUNTS = (1, 4, 16, 64), (1, 4)
 ROW_LIMIT_S = 120.0
@@ -40,23 +40,24 @@ ROW_LIMIT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """What differs between the shapes of a model: this dim of all inputs, `most` at most."""
+    """The dim in which the shapes of a model differ, the same for all inputs; `most` is its
+    largest size."""
 
     dim: int
     most: int
 
     def sizes(self, count: int) -> list[int]:
-        """So many sizes, the largest first, evenly apart."""
+        """Return `count` evenly spaced sizes, the largest first."""
         return [self.most - number * (self.most // count) for number in range(count)]
 
 
 MODELS = {"deepfm": Dimension(0, 64), "bert_base": Dimension(1, 128)}
-"""Instances at once; words of a text."""
+"""Number of instances; number of words of a text."""
 DRY_MODELS = {"deepfm": Dimension(0, 4)}
 
 
 def jobs(settings: Settings) -> list[Job]:
-    """Only stretto's in a dry run, which captures no CUDA graph."""
+    """Return the jobs; in a dry run only stretto's, since it captures no CUDA graph."""
     return [
         Job("shapes", f"{model} {system}", 4 * ROW_LIMIT_S)
         for model in (DRY_MODELS if settings.dry_run else MODELS)
@@ -66,7 +67,7 @@ def jobs(settings: Settings) -> list[Job]:
 
 
 def drive(settings: Settings, record: Keep, end: float) -> None:
-    """One worker: others would use memory of the GPU meanwhile."""
+    """Run the stage with one worker: others would use memory of the GPU meanwhile."""
     run_jobs(jobs(settings), settings, record, end, 1)
 
 
@@ -75,7 +76,7 @@ def row_name(model: str, system: str, count: int) -> str:
 
 
 def run(reporter: Reporter, bench: Bench) -> None:
-    """In a worker."""
+    """Measure, in a worker."""
     model, _, system = reporter.job.partition(" ")
     held: list[Held] = []
 
@@ -90,10 +91,11 @@ def run(reporter: Reporter, bench: Bench) -> None:
 
 @dataclass(slots=True)
 class Held:
-    """A model, and what runs it with the shapes so far.
+    """A model, and the calls for its shapes so far.
 
-    add: makes it ready for inputs of one more shape, given on the host, and gives the call. fast:
-    stretto's compiled function, None for graphs of eager. before: `memory` before any call.
+    add: prepares inputs of one more shape, given on the host, and returns the call.
+    fast: stretto's compiled function, None for graphs of eager. before: `memory` before
+    any call.
     """
 
     bench: Bench
@@ -105,9 +107,9 @@ class Held:
     calls: list[Callable[[], Any]] = field(default_factory=list[Callable[[], Any]])
 
     def up_to(self, count: int) -> dict[str, Any]:
-        """Adds shapes until there are so many. Gives the bytes of the GPU that are used since
-        before the first call, by the driver and by torch's allocator, and what graphs there are.
-        Raises WrongValue where the first or the last shape has a wrong result."""
+        """Add shapes until there are `count`. Return the bytes of the GPU used since before the
+        first call, by the driver and by torch's allocator, and the graphs. Raises WrongValue if
+        the first or the last shape has a wrong result."""
         for inputs in self.inputs[len(self.calls) : count]:
             self.calls.append(self.add(inputs))
         found = memory(self.bench)
@@ -120,13 +122,14 @@ class Held:
         return values
 
     def _error(self, number: int) -> float:
-        """The reference is computed on the host: it must not use memory of the GPU."""
+        """Return the error of a shape. The reference is computed on the host, to use no memory of
+        the GPU."""
         reference = reference_outputs(self.module, self.inputs[number])
         return relative_error(on_host(self.calls[number]()), reference)
 
 
 def hold(model: str, system: str, bench: Bench, saved: Saved) -> Held:
-    """Raises Skipped where a package of the model is missing."""
+    """Load a model and its shapes. Raises Skipped if a package of the model is missing."""
     preset = "small" if bench.dry_run else "full"
     config = entry_of(model).presets[preset]
     try:
@@ -151,12 +154,12 @@ def hold(model: str, system: str, bench: Bench, saved: Saved) -> Held:
 
 
 def resized(tensor: Tensor, dim: int, size: int) -> Tensor:
-    """The tensor with `size` elements along a dim: its own, again and again."""
+    """Return the tensor with `size` elements along a dim, repeating its own."""
     return tensor.index_select(dim, torch.arange(size) % tensor.shape[dim])
 
 
 def _dynamic(fast: Any, bench: Bench, inputs: tuple[Tensor, ...]) -> Callable[[], Any]:
-    """Inputs are placed for each call, and not kept."""
+    """Return a call that moves its inputs to the device each time and does not hold them."""
 
     @torch.no_grad()
     def call() -> Any:
@@ -169,14 +172,14 @@ def _dynamic(fast: Any, bench: Bench, inputs: tuple[Tensor, ...]) -> Callable[[]
 def _captured(
     module: nn.Module, bench: Bench, pool: Any, inputs: tuple[Tensor, ...]
 ) -> Callable[[], Any]:
-    """The graph's own inputs stay where they are."""
+    """Return a call that replays a graph of this shape, which holds its inputs."""
     placed = tuple(tensor.to(bench.device) for tensor in inputs)
     return captured(without_gradients(module, placed), bench, pool)
 
 
 def memory(bench: Bench) -> dict[str, int]:
-    """Bytes of the GPU in use. driver_bytes: by all processes; torch's are this process's, without
-    those that it has cached for nobody. Empty in a dry run: there is no GPU."""
+    """Return the bytes of the GPU in use. driver_bytes: by all processes; the others are torch's
+    in this process, without unused cached memory. Empty in a dry run: there is no GPU."""
     if bench.dry_run:
         return {}
     gc.collect()
@@ -191,7 +194,7 @@ def memory(bench: Bench) -> dict[str, int]:
 
 
 def counts_of(fast: Any) -> list[Counts]:
-    """Of each captured program of a compiled function."""
+    """Return the counts of each captured program of a compiled function."""
     from stretto.machines.cuda.graphs.executable import GraphExecutable
 
     found = (entry.executable for entry in fast.signatures)
@@ -199,7 +202,8 @@ def counts_of(fast: Any) -> list[Counts]:
 
 
 def graphs_of(fast: Any) -> dict[str, int]:
-    """graphs: those that are kept; made: all so far; patched: launches whose arguments changed."""
+    """Return numbers of graphs. graphs: those that exist; made: all so far; patched: launches
+    whose arguments changed."""
     from stretto.machines.cuda.graphs.executable import GraphExecutable
 
     found = (entry.executable for entry in fast.signatures)

@@ -1,7 +1,8 @@
-"""The stages `facts` and `smoke`: what the GPU is, and if launches work at all.
+"""The stages `facts` and `smoke`: a description of the GPU, and a check that launches work at all.
 
-Nothing is compiled here if the folder of saved programs is right. Where the first launch fails,
-other forms of a launch are tried, each in a row of its own, so that the record says which works.
+Nothing is compiled here if the folder of saved programs is right. If the first launch
+fails, other forms of a launch are tried, each in a separate row, so that the record shows
+which works.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def facts(settings: Settings, record: Keep, end: float) -> None:
 
 
 def drive(settings: Settings, record: Keep, end: float) -> None:
-    """The forms of launches are tried only if the first launch fails."""
+    """Run the checks of launches; try other forms only if the first launch fails."""
     rows: dict[str, Row] = {}
 
     def keep(row: Row) -> None:
@@ -55,7 +56,7 @@ def drive(settings: Settings, record: Keep, end: float) -> None:
 
 
 def run(reporter: Reporter, bench: Bench) -> None:
-    """In a worker."""
+    """Run the checks of a job, in a worker."""
     checks: dict[str, Callable[[], dict[str, Any]]]
     match reporter.job:
         case "facts":
@@ -75,7 +76,7 @@ def run(reporter: Reporter, bench: Bench) -> None:
 
 
 def gpu(bench: Bench) -> dict[str, Any]:
-    """What a record says of where its figures come from."""
+    """Describe the machine that the figures come from."""
     values: dict[str, Any] = {"date": now(), "commit": git_commit(), "versions": versions()}
     values["tools"] = {tool: shutil.which(tool) for tool in TOOLS}
     if bench.dry_run:
@@ -100,7 +101,7 @@ def _nvidia_smi() -> str:
 
 
 def text(bench: Bench, reporter: Reporter) -> dict[str, Any]:
-    """Is a kernel's machine code found that was made at home?"""
+    """Check that a kernel's machine code made at home is found."""
     compiled = bench.compiled(probes.EMPTY.source(bench.units), str(reporter.programs))
     if compiled is None:
         raise Skipped("a dry run has no machine code")
@@ -136,7 +137,7 @@ def empty(bench: Bench, folder: str) -> dict[str, Any]:
 
 
 def _launched(run: Callable[[int], object], check: Callable[[], None]) -> dict[str, Any]:
-    """Seconds of the first launch, the GPU's start included."""
+    """Return the seconds of the first launch, including the GPU's start."""
     start = time.perf_counter()
     run(1)
     check()
@@ -166,7 +167,7 @@ def alone(bench: Bench, folder: str) -> dict[str, Any]:
 
 
 def by_triton(bench: Bench, cooperative: bool) -> dict[str, Any]:
-    """The same kernel, compiled and launched by Triton itself."""
+    """Let Triton itself compile and launch the same kernel."""
     if bench.dry_run:
         raise Skipped("a dry run has no launcher of Triton")
     source = probes.EMPTY.source(bench.units)

@@ -1,4 +1,4 @@
-"""The systems that a model is run by, each made ready in a worker of its own kind."""
+"""The systems that run a model, each prepared in a worker of its kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .device import Bench
 from .saved import Program, Saved
 
 DATA_DEPENDENT = ("seq2seq", "blockdrop", "blockdrop_policy", "skipnet", "rae")
-"""Models whose host code looks at values on the GPU, which no capture records."""
+"""Models whose host code reads values from the GPU, which a capture cannot record."""
 NOTES = {
     "stretto-graph": "stretto's call captured and replayed",
     "eager-graph": "torch.cuda.graph of eager, by hand",
@@ -33,8 +33,8 @@ def environment(dry_run: bool) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model on the device, and the same on the host for those that convert its weights. program:
-    stretto's default one. saved: the folder of what was prepared."""
+    """A model on the device, and the same on the host for systems that convert its weights.
+    program: stretto's default one. saved: the prepared folder."""
 
     program: Program
     saved: Saved
@@ -47,9 +47,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A system to time. several: enqueues so many calls and waits for their results; only of a
-    system whose work CUDA events of torch cannot see. details: asked for once it has run.
-    simulated_us: of a call, where the system runs a program of stretto."""
+    """A system to time. several: enqueues this many calls and waits for their results; only for a
+    system whose work torch's CUDA events cannot see. details: called after the timed runs.
+    simulated_us: of a call, if the system runs a program of stretto."""
 
     call: Callable[[], Any]
     outputs: Callable[[Any], list[Any]]
@@ -60,7 +60,7 @@ class Ready:
 
 
 def prepare(system: str, case: Case, bench: Bench) -> Ready:
-    """Raises Skipped for a system that does not run the model."""
+    """Prepare a system. Raises Skipped if it does not run the model."""
     match system:
         case "eager":
             return Ready(without_gradients(case.module, case.inputs), on_host)
@@ -77,7 +77,7 @@ def prepare(system: str, case: Case, bench: Bench) -> Ready:
 
 
 def loaded(case: Case, program: Program, bench: Bench) -> Any:
-    """A program of stretto for the model."""
+    """Load a program of stretto for the model."""
     return saved.load(program, case.module, bench, case.saved)
 
 
@@ -94,7 +94,8 @@ def without_gradients(
 def own_system(
     program: Program, case: Case, fast: Any, call: Callable[[], Any] | None = None
 ) -> Ready:
-    """stretto's call of a loaded program, by default with the model's inputs each time."""
+    """Return a system that calls a loaded program of stretto, by default with the same inputs each
+    time."""
     call = call or without_gradients(fast, case.inputs)
 
     def details() -> dict[str, Any]:
@@ -112,7 +113,7 @@ def own_system(
 
 
 def simulated(program: Program, case: Case) -> float | None:
-    """Microseconds of a call, as computed at home."""
+    """Return the simulated microseconds of a call, computed at home."""
     return case.saved.facts(program).get("simulated_us")
 
 
@@ -122,14 +123,14 @@ def _autotuned(case: Case, bench: Bench) -> Ready:
     inner = without_gradients(torch.compile(case.module, mode="max-autotune"), case.inputs)
 
     def call() -> Any:
-        torch.compiler.cudagraph_mark_step_begin()  # the results of the call before may go
+        torch.compiler.cudagraph_mark_step_begin()  # earlier results may be overwritten
         return inner()
 
     return Ready(call, on_host)
 
 
 def _graph(system: str, case: Case, bench: Bench) -> Ready:
-    """A capture of another system's call, replayed."""
+    """Capture another system's call, and replay it."""
     inner = system.removesuffix("-graph")
     if inner == "eager" and case.program.model in DATA_DEPENDENT:
         raise Skipped("the host looks at values in the midst of it, which a capture cannot record")
@@ -141,8 +142,8 @@ def _graph(system: str, case: Case, bench: Bench) -> Ready:
 
 
 def captured(call: Callable[[], Any], bench: Bench, pool: Any = None) -> Callable[[], Any]:
-    """Replays of a CUDA graph of the call, which all give the same tensors. pool: memory that the
-    graph shares with others."""
+    """Capture the call as a CUDA graph; return its replay, whose results are always the same
+    tensors. pool: memory shared with other graphs."""
     for _ in range(3):
         call()
     bench.synchronize()
@@ -173,7 +174,7 @@ def _cudnn(case: Case, bench: Bench) -> Ready:
 
 
 def _jax(case: Case) -> Ready:
-    """The programs of benchmarks/peers, on JAX's GPU backend."""
+    """Run the programs of benchmarks/peers on JAX's GPU backend."""
     if importlib.util.find_spec("jax") is None:
         raise Skipped("jax is not installed")
     import jax
@@ -204,14 +205,14 @@ def _jax(case: Case) -> Ready:
 
 
 def on_host(value: Any) -> list[Any]:
-    """The tensors of a result as arrays."""
+    """Return the tensors of a result as arrays."""
     if isinstance(value, Tensor):
         return tensors_to_numpy(value.cpu())
     return [array for item in value for array in on_host(item)]
 
 
 def launches(ready: Ready, bench: Bench) -> int:
-    """Kernels that one call runs on the GPU, by torch's profiler."""
+    """Count the kernels that one call runs on the GPU, by torch's profiler."""
     from torch.profiler import ProfilerActivity, profile
 
     kinds = [ProfilerActivity.CPU if bench.dry_run else ProfilerActivity.CUDA]

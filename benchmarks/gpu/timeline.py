@@ -1,8 +1,9 @@
-"""When each unit of a program begins and ends each wait, by the GPU's %globaltimer.
+"""Times at which each unit of a program begins and ends each wait, by the GPU's %globaltimer.
 
-The prelude's `poll`, through which all waits go, is put behind one of the same name that notes the
-time before and after. Word 3 of the control block, which programs leave alone, has the address of
-the notes. The timer ticks coarsely, and notes cost time themselves: the row is about proportions.
+The prelude's `poll`, which all waits call, is replaced by one of the same name that calls
+it and records the time before and after. Word 3 of the control block, which programs do not
+use, has the address of the records. The timer is coarse, and recording takes time itself:
+use the proportions of a row, not its times.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 NOTES_WORD = 3
 MOST_WAITS = 4096
-"""Noted waits of a unit; later ones are not."""
+"""Number of waits recorded per unit; later ones are not."""
 UNTIMED = "def poll("
 TIMED = """
 
@@ -59,7 +60,7 @@ SIZE = 1 + 2 * MOST_WAITS
 
 
 def timed(source: TritonSource) -> TritonSource:
-    """The kernel with notes of its waits."""
+    """Return the kernel with the recording `poll`."""
     place = source.text.index("\n@triton.jit", source.text.index(UNTIMED))
     own = TIMED.format(word=NOTES_WORD, size=SIZE, most=MOST_WAITS)
     text = source.text[:place] + own + source.text[place:]
@@ -68,7 +69,8 @@ def timed(source: TritonSource) -> TritonSource:
 
 @torch.no_grad()
 def measure(reporter: Reporter, bench: Bench, model: str) -> dict[str, Any]:
-    """Microseconds of one launch of a model: of all, and by unit those in waits."""
+    """Measure one launch of a model, in microseconds: the whole launch, and by unit the time in
+    waits."""
     program = Program(model)
     module, inputs = entry_of(model).make(entry_of(model).presets[program.preset], SEEDS[0])
     module, inputs = bench.place(module, inputs)
@@ -103,8 +105,8 @@ def measure(reporter: Reporter, bench: Bench, model: str) -> dict[str, Any]:
 
 
 def summary(notes: Tensor) -> dict[str, Any]:
-    """Of notes [units, SIZE]: seconds of the launch from the first note to the last, of each wait,
-    and by unit those in waits, and the part of its time that they are."""
+    """Evaluate the records [units, SIZE]: seconds of the launch from the first record to the last,
+    of each wait, of all waits of each unit, and their share of its time."""
     waits: list[float] = []
     by_unit: list[float] = []
     first, last = min(int(row[1]) for row in notes), 0

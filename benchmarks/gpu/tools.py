@@ -1,9 +1,10 @@
 """The stages `sanitizer` and `profile`: NVIDIA's tools on programs of stretto.
 
-A worker's row starts the tool, and the tool starts this module on one program. compute-sanitizer's
-racecheck finds accesses to shared memory without a barrier between them, memcheck accesses outside
-of what was allocated; ncu reads what hardware counters say of one launch. A machine without a tool
-has rows `skipped`. Neither changes settings of the GPU: ncu is told to leave the clocks alone.
+A worker's row starts the tool, and the tool starts this module on one program. compute-
+sanitizer's racecheck finds accesses to shared memory without a barrier between them,
+memcheck accesses outside of allocated memory; ncu reads the hardware counters of one
+launch. On a machine without a tool its rows are `skipped`. Neither changes settings of the
+GPU: ncu is run with `--clock-control none`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ CHECKED = ("attention", "lstm", "deepfm", "rae")
 DRY_CHECKED = ("lstm",)
 CHECKS = ("racecheck", "memcheck")
 UNITS = 2
-"""Of checked programs: instrumented code is slow, and two units wait for each other as many do."""
+"""Units of checked programs: instrumented code is slow, and two units already wait for
+each other."""
 ROW_S = 28.0
 PROFILED = ("lstm", "gpt2_decode")
 PROFILE_S = 38.0
@@ -56,12 +58,12 @@ SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
 
 
 def checked(model: str) -> Program:
-    """A program that is small enough to be run with a check of each access."""
+    """Return a program small enough to run with a check of each access."""
     return Program(model, "small", units=UNITS)
 
 
 def profiled(model: str) -> Program:
-    """One launch of full size."""
+    """Return a program of full size that is one launch."""
     if model in graphs.MODELS:
         return graphs.program(model, "stretto", False)
     return Program(model)
@@ -91,7 +93,7 @@ def sanitizer(settings: Settings, record: Keep, end: float) -> None:
 
 
 def with_tool(tool: str, jobs: Sequence[Job], record: Keep) -> list[Job]:
-    """The jobs if the tool is there; else none, and rows that say so."""
+    """Return the jobs if the tool is installed; else none, and record their rows as skipped."""
     if shutil.which(tool) is not None:
         return list(jobs)
     for job in jobs:
@@ -100,7 +102,7 @@ def with_tool(tool: str, jobs: Sequence[Job], record: Keep) -> list[Job]:
 
 
 def profile_jobs(settings: Settings) -> list[Job]:
-    """A dry run has no timer of a GPU, so nothing is traced there."""
+    """Return the jobs of `profile`. A dry run has no timer of a GPU, so it traces nothing."""
     models = DRY_CHECKED if settings.dry_run else PROFILED
     chosen = [model for model in models if not settings.chosen or model in settings.chosen]
     traced = [] if settings.dry_run else [f"timeline {model}" for model in chosen[:1]]
@@ -109,7 +111,7 @@ def profile_jobs(settings: Settings) -> list[Job]:
 
 
 def profile(settings: Settings, record: Keep, end: float) -> None:
-    """One at a time: what is looked at has the GPU for itself."""
+    """Run the jobs one at a time, so that each has the GPU for itself."""
     jobs = profile_jobs(settings)
     counted = with_tool("ncu", [job for job in jobs if job.name.startswith("ncu")], record)
     traced = [job for job in jobs if not job.name.startswith("ncu")]
@@ -117,7 +119,7 @@ def profile(settings: Settings, record: Keep, end: float) -> None:
 
 
 def run(reporter: Reporter, bench: Bench) -> None:
-    """In a worker."""
+    """Run the tool of a job, in a worker."""
     tool, _, model = reporter.job.partition(" ")
     match tool:
         case "timeline":
@@ -130,7 +132,7 @@ def run(reporter: Reporter, bench: Bench) -> None:
 
 
 def sanitized(reporter: Reporter, bench: Bench, check: str, model: str) -> dict[str, Any]:
-    """Raises WrongValue where the tool reports an error."""
+    """Run compute-sanitizer on a model. Raises WrongValue if it reports an error."""
     options = ["--tool", check, "--kernel-name", f"kernel_substring={KERNEL}", "--print-limit", "9"]
     done = _run(["compute-sanitizer", *options, *_subject(reporter, bench, checked(model))])
     counted = SUMMARY.findall(done.stdout + done.stderr)
@@ -146,7 +148,7 @@ def sanitized(reporter: Reporter, bench: Bench, check: str, model: str) -> dict[
 
 
 def counters(reporter: Reporter, bench: Bench, model: str) -> dict[str, Any]:
-    """What ncu says of one launch, after a few that warm up."""
+    """Read the counters of one launch by ncu, after a few launches to warm up."""
     options = ["--clock-control", "none", "--csv", "--page", "raw"]
     options += ["--kernel-name", KERNEL, "--metrics", ",".join(METRICS)]
     options += ["--launch-skip", str(SKIPPED_LAUNCHES), "--launch-count", "1"]
@@ -158,8 +160,8 @@ def counters(reporter: Reporter, bench: Bench, model: str) -> dict[str, Any]:
 
 
 def read_counters(text: str) -> dict[str, Any]:
-    """The figures of one launch and their units, from ncu's table: a row of names, one of units,
-    one of values. Raises RuntimeError where there is none."""
+    """Parse ncu's table into figures of one launch with their units: a row of names, one of units,
+    one of values. Raises RuntimeError if there is none."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
     table = list(csv.reader(lines))
     if len(table) < 3:
@@ -174,7 +176,8 @@ def read_counters(text: str) -> dict[str, Any]:
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Its limit is the row's: the worker is killed with all that it has started."""
+    """Run a command. Its limit is the row's: the worker is killed with all processes that it
+    started."""
     return subprocess.run(command, capture_output=True, text=True, errors="replace")
 
 
@@ -192,12 +195,12 @@ def _subject(reporter: Reporter, bench: Bench, program: Program) -> list[str]:
     return [sys.executable, "-m", f"{__package__}.tools", json.dumps(told)]
 
 
-# ---- in the process that a tool looks at -------------------------------------------------------
+# ---- in the process that a tool observes -------------------------------------------------------
 
 
 @torch.no_grad()
 def main() -> None:
-    """Calls a program a few times, and checks what it gives."""
+    """Call a program a few times, and check its results."""
     told: dict[str, Any] = json.loads(sys.argv[1])
     bench = Bench(told["dry_run"], Path(told["scratch"]))
     plain_math()
@@ -219,7 +222,7 @@ def main() -> None:
 
 
 def _setting(value: Any) -> Any:
-    """JSON has no tuples."""
+    """Convert lists to tuples, which JSON does not have."""
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -1,8 +1,8 @@
-"""Systems of a model in turns: what the stages `peers` and `graphs` have in common.
+"""Systems of a model in turns: the common part of the stages `peers` and `graphs`.
 
-Every group of systems of a model has a process of its own. First all of them make ready, a few at a
-time; then, model by model and with nothing else running, the systems take turns on the GPU. In
-exclusive-process mode there is one process at a time, and so no turns.
+Every group of systems of a model has a separate process. First all of them get ready, a few
+at a time; then, model by model and with nothing else running, the systems take turns on the
+GPU. In exclusive-process mode there is one process at a time, and so no turns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .systems import Case, Ready, environment, launches, prepare
 from .worker import Reporter, one_line
 
 PREPARE_SHARE = 0.55
-"""Of a stage's time: what is not ready then has no result."""
+"""Share of a stage's time for getting ready; a system that is not ready by then has no result."""
 TURN_LIMIT_S = 25.0
 DETAILS_LIMIT_S = 15.0
 
@@ -37,8 +37,8 @@ DETAILS_LIMIT_S = 15.0
 class Lineup:
     """The systems that a stage compares.
 
-    groups: the systems that one process holds, by the group's name. prepare: makes a system ready
-    in a worker; raises Skipped where it does not run the model.
+    groups: the systems of one process, by the group's name. prepare: makes a system
+    ready in a worker; raises Skipped if it does not run the model.
     """
 
     part: str
@@ -46,7 +46,7 @@ class Lineup:
     prepare: Callable[[str, Case, Bench], Ready] = prepare
 
     def jobs(self, chosen: Iterable[tuple[str, str]], dry_run: bool, scratch: str) -> list[Job]:
-        """A job for each (model, group), with caches of its own in `scratch`."""
+        """Return a job for each (model, group), with separate caches in `scratch`."""
         found: list[Job] = []
         for model, group in chosen:
             own = f"{scratch}/{self.part}-{model}-{group}"
@@ -61,7 +61,7 @@ class Lineup:
 
 
 def serve(lineup: Lineup, reporter: Reporter, bench: Bench) -> None:
-    """Makes the systems of one group ready, then does as the parent says."""
+    """Make the systems of one group ready, then answer the parent's questions."""
     model, _, group = reporter.job.partition(" ")
     ready: dict[str, Ready] = {}
     try:
@@ -80,7 +80,7 @@ def serve(lineup: Lineup, reporter: Reporter, bench: Bench) -> None:
 
 
 def case_of(model: str, bench: Bench, saved: Saved) -> tuple[Case, list[Any]]:
-    """A model on the device, and what it is to give."""
+    """Return a model on the device, and its expected results."""
     program = Program(model, "small" if bench.dry_run else "full")
     entry = entry_of(model)
     config = entry.presets[program.preset]
@@ -101,7 +101,8 @@ def _prepare(
     reference: list[Any],
     ready: dict[str, Ready],
 ) -> dict[str, Any]:
-    """The accuracy gate, and the seconds until the second call has ended, less two steady ones."""
+    """Prepare a system and check its accuracy. Return the seconds until the second call has ended,
+    minus two steady calls."""
     start = time.perf_counter()
     found = prepare()
     outputs = found.outputs(found.call())
@@ -162,7 +163,7 @@ class _System:
 def drive(
     lineup: Lineup, todo: Sequence[Job], settings: Settings, record: Keep, end: float
 ) -> None:
-    """All jobs of a stage, until the time `end` of the monotonic clock."""
+    """Run all jobs of a stage, until the time `end` of the monotonic clock."""
     rows: dict[str, Row] = {}
 
     def keep(row: Row) -> None:
@@ -184,8 +185,8 @@ def _measure(
     keep: Keep,
     end: float,
 ) -> None:
-    """Makes systems ready, lets those of each model take turns, and ends their processes, by the
-    time `end`."""
+    """Make systems ready, let those of each model take turns, and end their processes, by the time
+    `end`."""
     start = time.monotonic()
     running = _make_ready(batch, settings, keep, start + PREPARE_SHARE * (end - start), end)
     try:
@@ -215,7 +216,7 @@ def _model(job: Job) -> str:
 def _make_ready(
     todo: Sequence[Job], settings: Settings, keep: Keep, ready_by: float, end: float
 ) -> list[Running]:
-    """All jobs as far as they come until then, a few at a time; those that serve."""
+    """Start all jobs, a few at a time, until `ready_by`; return those that serve by then."""
     waiting = list(todo)
     running: list[Running] = []
     while time.monotonic() < ready_by:
@@ -242,7 +243,8 @@ def _make_ready(
 
 
 def _take_turns(systems: list[_System], settings: Settings, keep: Keep, end: float) -> None:
-    """Rounds in which every system has a turn. The first one counts the runs of the others."""
+    """Run rounds in which every system has a turn. The first round only finds the number of runs
+    for the others."""
     protocol = Protocol.quick() if settings.dry_run else Protocol()
     for turn in range(protocol.rounds + 1):
         if turn > 1 and time.monotonic() > end:
@@ -270,7 +272,7 @@ def _one_turn(system: _System, protocol: Protocol, turn: int, keep: Keep) -> Non
 
 
 def _ask(system: _System, limit_s: float, **question: Any) -> Message:
-    """The worker's answer; one of kind `trouble` where it is gone or too late."""
+    """Return the worker's answer; one of kind `trouble` if it is gone or too late."""
     running = system.running
     try:
         running.worker.tell(system=system.name, **question)
@@ -289,7 +291,8 @@ def _ask(system: _System, limit_s: float, **question: Any) -> Message:
 
 
 def _timed(system: _System, in_turns: bool) -> Row:
-    """The row with its times in milliseconds. in_turns: with the model's other systems."""
+    """Return the row with its times in milliseconds. in_turns: in turns with the model's other
+    systems."""
     values = system.row.values
     values["in_turns"] = in_turns
     values["device"] = spread(system.device, 1e3, "ms")
@@ -299,7 +302,8 @@ def _timed(system: _System, in_turns: bool) -> Row:
 
 
 def _ask_details(systems: list[_System], keep: Keep, end: float) -> None:
-    """Last, since a profiler may leave a process slower than it was; all workers at once."""
+    """Ask all workers at once for details; done last, since a profiler may slow down a process for
+    good."""
     groups: dict[int, list[_System]] = {}
     for system in systems:
         if system.row.status == "ok":

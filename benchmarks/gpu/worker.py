@@ -1,7 +1,7 @@
-"""The process of one job: runs the rows of a part's job and tells its parent of each.
+"""The process of one job: runs the rows of a part's job and reports each to its parent.
 
-Not for people: `engine` starts it. Messages are lines of JSON on the standard output, from which
-everything else that prints is kept away.
+Only `engine` starts it. Messages are lines of JSON on the standard output; all other output is
+redirected away from there.
 """
 
 import importlib
@@ -23,7 +23,7 @@ from .saved import Saved
 
 
 class Reporter:
-    """Runs rows. Whatever a row raises goes on record and the next one follows."""
+    """Runs rows. Any exception of a row is recorded, and the next row follows."""
 
     def __init__(self, told: dict[str, Any], channel: TextIO, bench: Bench) -> None:
         self.job: str = told["job"]
@@ -40,7 +40,7 @@ class Reporter:
         self.channel.flush()
 
     def row(self, name: str, limit_s: float, run: Callable[[], dict[str, Any]]) -> Row | None:
-        """None where an earlier process has done it. `run` gives the values."""
+        """Run a row; `run` returns its values. None if an earlier process has run it."""
         if name in self.skip:
             return None
         self.start(name, limit_s)
@@ -62,7 +62,7 @@ class Reporter:
         self.send("start", row=name, limit=limit_s)
 
     def finish(self, row: Row) -> Row:
-        """Sends a row. Ends the process where it has left the GPU unusable."""
+        """Send a row. If it has left the GPU unusable, end the process."""
         fields = {name: getattr(row, name) for name in ("name", "status", "reason", "seconds")}
         fields["values"] = row.values
         broken = row.status == "failed" and self.bench.is_broken()
@@ -74,7 +74,7 @@ class Reporter:
         return row
 
     def listen(self) -> Message | None:
-        """The next message of the parent; None where it is gone."""
+        """Return the next message of the parent; None if the parent is gone."""
         line = sys.stdin.readline()
         return json.loads(line) if line else None
 
@@ -87,14 +87,14 @@ def one_line(error: BaseException) -> str:
 def main() -> None:
     told: dict[str, Any] = json.loads(sys.argv[1])
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what others print goes to the log
+    os.dup2(2, 1)  # all other output is written to the log
     bench = Bench(told["dry_run"], Path(told["scratch"]))
     plain_math()
     reporter = Reporter(told, channel, bench)
     part = importlib.import_module(f".{told['part']}", __package__)
     part.run(reporter, bench)
     reporter.send("end")
-    # Not by the interpreter's own end: a GPU that hangs, or threads of a compiler, would hold it.
+    # A normal exit would wait for a hanging GPU or for threads of a compiler.
     os._exit(0)
 
 

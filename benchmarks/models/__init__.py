@@ -128,13 +128,14 @@ _ENTRIES = (
 
 ZOO: dict[str, ZooEntry] = {entry.name: entry for entry in _ENTRIES}
 
-# What a benchmark runs when no model is named: all but BlockDrop's sweep over rates.
+# The models of a benchmark when none is named: all but BlockDrop's sweep over rates.
 CORE: tuple[str, ...] = tuple(
     name for name in ZOO if not (name.startswith("blockdrop_") and name[-1].isdigit())
 )
 
 
 def build(name: str, preset: str = "full", seed: int = 0, **changes: Any) -> Made:
-    """The model `name` and its inputs; `changes` replace fields of the preset's configuration."""
+    """Return the model `name` and its inputs; `changes` replace fields of the preset's
+    configuration."""
     entry = ZOO[name]
     return entry.make(replace(entry.presets[preset], **changes), seed)

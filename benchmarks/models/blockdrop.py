@@ -1,7 +1,8 @@
-"""BlockDrop: a ResNet for 32 x 32 images that skips the residual blocks a policy rates below 1/2.
+"""BlockDrop: a ResNet for 32 x 32 images that skips the residual blocks rated below 1/2 by a
+policy.
 
-`BlockDrop` takes the policy's probabilities as an input; `BlockDropPolicy` computes them from the
-image with a small convolutional network, then runs the same ResNet.
+`BlockDrop` takes the policy's probabilities as an input; `BlockDropPolicy` computes them
+from the image with a small convolutional network, then runs the same ResNet.
 """
 
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class BlockDropConfig:
 
     @classmethod
     def at_rate(cls, percent: int) -> Self:
-        """Full size with `percent` of the blocks run."""
+        """Return the full size with `percent` of the blocks run."""
         return cls(kept=round(sum(cls().blocks) * percent / 100))
 
 
@@ -118,7 +119,7 @@ class BlockDropPolicy(nn.Module):
 
 
 def keep_pattern(config: BlockDropConfig) -> list[bool]:
-    """Which blocks the configuration runs: every second one, or `kept` of them spread evenly."""
+    """Return which blocks run: every second one, or `kept` of them spread evenly."""
     total = sum(config.blocks)
     if config.kept is None:
         return [i % 2 == 1 for i in range(total)]
@@ -133,8 +134,8 @@ def make(config: BlockDropConfig, seed: int = 0) -> Made:
 
 
 def make_with_policy(config: BlockDropConfig, seed: int = 0) -> Made:
-    """The policy's last bias is set so that this seed's image runs as many blocks as `config`
-    asks for, as training does for its budget; which blocks, the policy's values say."""
+    """Make the model and its policy, whose last bias makes this seed's image run as many blocks as
+    `config` sets, as training does for its budget. The policy's values decide which blocks run."""
     model = BlockDropPolicy(config)
     _seed(model, seed)
     image = _image(config, seed + 1)
@@ -150,7 +151,7 @@ def make_with_policy(config: BlockDropConfig, seed: int = 0) -> Made:
 def _seed(model: nn.Module, seed: int) -> None:
     seed_weights(model, seed, gain=1.4)
     with torch.no_grad():
-        # Residual branches add less than they get, so that depth does not blow values up.
+        # Residual branches add less than their input, so that values do not grow with depth.
         for child in model.modules():
             if isinstance(child, BasicBlock):
                 child.bn2.weight.mul_(0.4)

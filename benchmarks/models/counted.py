@@ -37,12 +37,13 @@ class _Counted(TorchDispatchMode):
 
 
 def counted_work(make: Callable[[Any, int], Made], config: Any) -> tuple[Phase, ...]:
-    """The operations of a model's products and convolutions, and the weights that they read.
+    """Count the operations of a model's products and convolutions, and the weights that
+    they read.
 
-    The weights lie in the nearest memory that holds all of them; what is between products counts
-    for nothing. Convolutions count as sums of products: a program that transforms tiles to save
-    multiplications (Winograd) may stay below such a floor. `make` and `config` are those of a
-    `ZooEntry`.
+    The weights are assumed to be in the nearest memory that holds all of them; operators
+    other than products are not counted. Convolutions count as sums of products: a
+    program that transforms tiles to save multiplications (Winograd) may stay below such
+    a floor. `make` and `config` are those of a `ZooEntry`.
     """
     model, inputs = make(config, 0)
     with torch.no_grad(), _Counted(model.parameters()) as counted:

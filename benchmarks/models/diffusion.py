@@ -83,7 +83,7 @@ class Sampler(nn.Module):
         super().__init__()
         self.steps = config.steps
         self.unet = UNet(config)
-        # What is left of the image at each step; 1 behind the last one.
+        # The share of the image at each step; 1 after the last one.
         kept = torch.cat([torch.linspace(0.1, 0.99, config.steps), torch.ones(1)])
         self.register_buffer("kept", kept)
 

@@ -1,4 +1,4 @@
-"""What the harness knows about a model of the zoo: how to make it, and the work it cannot avoid."""
+"""Record of a model of the zoo for the harness: how to make it, and the work it cannot avoid."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,20 +30,20 @@ def matmul_phase(name: str, rows: int, inner: int, columns: int, repeat: int = 1
 
 
 def recurrent_phase(name: str, steps: int, rows: int, inner: int, columns: int) -> Phase:
-    """`steps` products by the *same* weights, which depend on each other: read again every step."""
+    """`steps` dependent products by the *same* weights, which are read again at every step."""
     weights = float(inner * columns * FLOAT_BYTES)
     return Phase(name, 2.0 * steps * rows * inner * columns, steps * weights, weights)
 
 
 @dataclass(frozen=True, slots=True)
 class ZooEntry:
-    """One model. `make(config, seed)` gives the module in eval mode and its inputs.
+    """One model. `make(config, seed)` returns the module in eval mode and its inputs.
 
     `presets` holds `full` (the published size) and `small` (seconds on the emulator).
-    `work(config)` lists the phases of the physical floor.
-    `one_launch` says that a call must be one native launch; `loop` that it has a loop over steps;
-    `batched` that `config.batch` may be more than 1; `decides` that what runs depends on values,
-    so that a trace of one call is not the program.
+    `work(config)` lists the phases of the physical floor. `one_launch`: a call must be
+    one native launch. `loop`: it has a loop over steps. `batched`: `config.batch` may be
+    more than 1. `decides`: the control flow depends on values, so a trace of one call is
+    not the whole program.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Groups of models by the names that stand for them on the command line."""
+"""Groups of models, and their names on the command line."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,6 +11,6 @@ GROUPS: dict[str, Mapping[str, ZooEntry]] = {"real": REAL, "static": STATIC, "lo
 
 
 def expanded(names: Sequence[str]) -> list[str]:
-    """The names, each group in place of its name; none twice."""
+    """Return the names, with each group's name replaced by its models, without duplicates."""
     found = (list(GROUPS[name]) if name in GROUPS else [name] for name in names)
     return list(dict.fromkeys(name for part in found for name in part))

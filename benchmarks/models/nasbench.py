@@ -20,8 +20,8 @@ OPERATORS = ("conv1x1", "conv3x3", "maxpool3x3")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A graph without cycles: edges (from, to) with from < to; vertex 0 is the input and the last
-    one the output. operators: of the vertices between."""
+    """An acyclic graph: edges (from, to) with from < to; vertex 0 is the input, the last one the
+    output. operators: those of the other vertices."""
 
     edges: tuple[tuple[int, int], ...]
     operators: tuple[str, ...]
@@ -36,7 +36,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class NASBenchConfig:
-    """cell: the seed of the cell's graph; weights and inputs have their own."""
+    """cell: the seed of the cell's graph; weights and inputs have separate seeds."""
 
     cell: int = 0
     channels: int = 128
@@ -53,16 +53,17 @@ class NASBenchConfig:
 
 
 def sweep(count: int = 1000, **changes: int) -> Iterator[NASBenchConfig]:
-    """The configurations of `count` random cells; `changes` replace fields."""
+    """Return the configurations of `count` random cells; `changes` replace fields."""
     return (NASBenchConfig(cell=seed, **changes) for seed in range(count))
 
 
 def random_cell(seed: int) -> Cell:
-    """A valid cell: nine edges between seven vertices and their operators, drawn with equal
-    chances, without the vertices that are on no way from input to output.
+    """Draw a valid cell: nine edges between seven vertices and their operators, with equal
+    chances.
 
-    Cells of fewer than five vertices are drawn again: they would come often, while only 91 of the
-    423,624 different cells are so small.
+    Vertices on no path from input to output are removed. Cells of fewer than five
+    vertices are drawn again: they would be frequent, although only 91 of the 423,624
+    different cells are so small.
     """
     source = random.Random(seed)
     pairs = [(start, end) for end in range(MAX_VERTICES) for start in range(end)]
@@ -75,7 +76,7 @@ def random_cell(seed: int) -> Cell:
 
 
 def _pruned(edges: list[tuple[int, int]], operators: list[str]) -> Cell | None:
-    """The cell of the vertices that are on a way from input to output; None if none is."""
+    """Return the cell of the vertices on a path from input to output; None if there is none."""
     last = MAX_VERTICES - 1
     reached, needed = {0}, {last}
     for start, end in edges:  # ordered by the end
@@ -93,8 +94,8 @@ def _pruned(edges: list[tuple[int, int]], operators: list[str]) -> Cell | None:
 
 
 def vertex_channels(cell: Cell, channels: int) -> list[int]:
-    """Channels of each vertex's output: those that end in the output share its `channels`, and any
-    other has as many as the largest vertex that it leads to."""
+    """Return the channels of each vertex's output: those leading to the output share its
+    `channels`; any other has as many as the largest vertex that it leads to."""
     last = cell.vertices - 1
     found = [channels] * cell.vertices
     inner = [vertex for vertex in cell.sources(last) if vertex != 0]

@@ -1,5 +1,7 @@
-"""NASNet-A (Zoph et al., Learning Transferable Architectures, figures 2 and 4): cells of five
-pairs of operators that mostly do not depend on each other."""
+"""NASNet-A (Zoph et al., Learning Transferable Architectures, figures 2 and 4).
+
+Its cells have five pairs of operators that mostly do not depend on each other.
+"""
 
 from dataclasses import dataclass
 from typing import Self
@@ -14,8 +16,8 @@ from .weights import seed_weights
 
 @dataclass(frozen=True, slots=True)
 class NASNetConfig:
-    """filters: of the first normal cells; repeats: normal cells between two reductions.
-    mobile: the stem of ImageNet, with a step of 2 and two reduction cells, in place of CIFAR's."""
+    """filters: of the first normal cells; repeats: normal cells between two reductions. mobile:
+    use ImageNet's stem, with a step of 2 and two reduction cells, instead of CIFAR's."""
 
     filters: int = 32
     repeats: int = 6
@@ -43,7 +45,7 @@ class NASNetConfig:
 
 
 class Separable(nn.Sequential):
-    """Twice relu, depthwise and pointwise convolution and batch norm; the first has the step."""
+    """Twice relu, depthwise and pointwise convolution and batch norm; the first has the stride."""
 
     def __init__(self, channels: int, kernel: int, stride: int = 1) -> None:
         layers = list[nn.Module]()
@@ -60,7 +62,8 @@ class Separable(nn.Sequential):
 
 
 class Halved(nn.Module):
-    """Half the size without losing every other pixel: two shifted grids, a convolution each."""
+    """Halve the size without dropping every other pixel: two shifted grids, each with a
+    convolution."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()

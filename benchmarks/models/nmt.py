@@ -12,7 +12,7 @@ from .weights import seed_weights
 
 
 class GateCell(nn.Module):
-    """One step of one layer whose four gates have products of their own."""
+    """One step of one layer whose four gates have separate products."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()

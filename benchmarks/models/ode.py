@@ -1,5 +1,8 @@
-"""An adaptive solver of a neural ordinary differential equation (Chen et al.): Dormand and Prince's
-method of orders 5 and 4, whose step is as long as the error allows (Hairer et al., II.4)."""
+"""An adaptive solver of a neural ordinary differential equation (Chen et al.).
+
+It is Dormand and Prince's method of orders 5 and 4, with steps as long as the error allows
+(Hairer et al., II.4).
+"""
 
 from dataclasses import dataclass
 from typing import Self
@@ -18,9 +21,9 @@ STAGES = (
     (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
     (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
 )
-"""Weights of the stages before; the last row is the solution of order 5."""
+"""Weights of the earlier stages; the last row is the solution of order 5."""
 DIFFERENCE = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)
-"""The solution of order 5 without that of order 4."""
+"""The solution of order 5 minus that of order 4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class ODEConfig:
 
 
 class ODE(nn.Module):
-    """x at time 0, [B, size] -> (x at the end, steps that were tried)."""
+    """x at time 0, [B, size] -> (x at the end, number of steps tried)."""
 
     def __init__(self, config: ODEConfig) -> None:
         super().__init__()
@@ -87,7 +90,7 @@ def make(config: ODEConfig, seed: int = 0) -> Made:
 
 
 def work(config: ODEConfig) -> tuple[Phase, ...]:
-    """Two products for each slope: six in a step that is tried, and the first one."""
+    """Two products per slope: six in each step that is tried, and the first one."""
     model, inputs = make(config)
     with torch.no_grad():
         slopes = 6 * int(model(*inputs)[1]) + 1

@@ -91,7 +91,7 @@ def tree_from_shape(shape: str) -> Tree:
 
 
 def random_shape(leaves: int, source: torch.Generator) -> str:
-    """A tree drawn by splitting the leaves at a uniform place, again and again."""
+    """Draw a tree by splitting the leaves at a uniform place, recursively."""
     if leaves == 1:
         return "."
     split = int(torch.randint(1, leaves, (), generator=source))
@@ -99,7 +99,7 @@ def random_shape(leaves: int, source: torch.Generator) -> str:
 
 
 def config_tree(config: RAEConfig) -> Tree:
-    """The tree that a configuration stands for; it does not depend on the seed of the weights."""
+    """Return the tree of a configuration; it does not depend on the seed of the weights."""
     return tree_from_shape(config.shape or random_shape(config.leaves, generator(7)))
 
 
@@ -123,7 +123,7 @@ def make(config: RAEConfig, seed: int = 0) -> Made:
 
 
 def work(config: RAEConfig) -> tuple[Phase, ...]:
-    """Nodes whose children are done can share one read of the weights: one read per level."""
+    """One read of the weights per level: nodes whose children are done can share it."""
     tree = config_tree(config)
     inner = len(tree.left) - sum(tree.is_leaf)
     once = matmul_phase("nodes", inner, 2 * config.hidden, config.hidden)

@@ -1,5 +1,8 @@
-"""Models that people have, at their real sizes and batch 1: transformers from configurations, with
-random weights, and torchvision. Their packages are an extra: `pip install 'stretto[models]'`.
+"""Published models at their real sizes and batch 1: transformers with random weights, and
+torchvision.
+
+The transformers are made from configurations. Their packages are an extra: `pip install
+'stretto[models]'`.
 """
 
 from __future__ import annotations
@@ -21,19 +24,19 @@ from .weights import seed_weights
 
 
 class MissingPackage(ImportError):
-    """The package of a model is not installed; the message says how to get it."""
+    """Raised if the package of a model is not installed; the message tells how to get it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RealConfig:
-    """What a model is made with. size: pixels of an image's side, samples or words."""
+    """The configuration of a model. size: pixels of an image's side, samples or words."""
 
     size: int
     changes: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 class _First(nn.Module):
-    """The first tensor of what a model returns, which takes `names` by keyword."""
+    """Return the first tensor of a model's result; the model takes `names` by keyword."""
 
     def __init__(self, model: nn.Module, *names: str, **fixed: Any) -> None:
         super().__init__()
@@ -56,7 +59,7 @@ class _Generated(nn.Module):
         return self.model.generate(words, max_new_tokens=self.tokens, do_sample=False)
 
     def by_torch_compile(self, mode: str) -> Callable[[Tensor], Tensor]:
-        """As the package's guide has it: a cache of fixed size, and a compiled step."""
+        """Compile as the package's guide recommends: a cache of fixed size, and a compiled step."""
         model = copy.copy(self.model)
         model.forward = torch.compile(self.model.forward, mode=mode)
         options: Any = {"max_new_tokens": self.tokens, "cache_implementation": "static"}
@@ -64,7 +67,8 @@ class _Generated(nn.Module):
 
 
 def import_torchvision() -> Any:
-    """torchvision, also where its native operators are of another build: these models use none."""
+    """Import torchvision, even if its native operators are of another build: these models use
+    none."""
     if importlib.util.find_spec("torchvision") is None:
         raise MissingPackage("torchvision is not installed (pip install 'stretto[models]')")
     try:
@@ -81,7 +85,7 @@ _KEPT: list[Any] = []
 
 
 def import_transformers() -> Any:
-    """transformers, which imports torchvision where there is one."""
+    """Import transformers, which imports torchvision if it is installed."""
     if importlib.util.find_spec("transformers") is None:
         raise MissingPackage("transformers is not installed (pip install 'stretto[models]')")
     if importlib.util.find_spec("torchvision") is not None:
@@ -126,7 +130,8 @@ class _Logits(nn.Module):
         self.model = model
 
     def double(self) -> Self:
-        """In float64 one product for each expert; the package's grouped product has none."""
+        """Convert to float64, with one product per expert: the package's grouped product does not
+        support it."""
         self.model.set_experts_implementation("eager")
         return super().double()
 
@@ -135,7 +140,7 @@ class _Logits(nn.Module):
 
 
 def make_mixtral(config: RealConfig, seed: int) -> Made:
-    """transformers' Mixtral: each word goes to two experts that a layer's gate chooses."""
+    """transformers' Mixtral: each word is processed by two experts that a layer's gate chooses."""
     package = import_transformers()
     settings = package.MixtralConfig(**config.changes)
     made = _seeded(partial(package.MixtralForCausalLM, settings), seed)
@@ -144,7 +149,7 @@ def make_mixtral(config: RealConfig, seed: int) -> Made:
 
 
 def _seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """The model, in eval mode, with weights as its package draws them."""
+    """Return the model, in eval mode, with weights initialised by its package."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make().eval()

@@ -28,7 +28,7 @@ class RolloutConfig:
 
 
 class Policy(nn.Module):
-    """state [4] -> what speaks for a push to the right, []."""
+    """state [4] -> the score of a push to the right, []."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Policy(nn.Module):
 
 
 class Rollout(nn.Module):
-    """state [4]: place, speed, angle and its speed -> (last state, reward)."""
+    """state [4]: position, velocity, angle and angular velocity -> (last state, reward)."""
 
     def __init__(self, config: RolloutConfig) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Rollout(nn.Module):
 
 
 def moved(state: Tensor, force: Tensor) -> Tensor:
-    """The state of the cart one tick later."""
+    """Return the state of the cart one tick later."""
     _, speed, angle, turn = state.unbind()
     mass = CART + POLE
     sine, cosine = torch.sin(angle), torch.cos(angle)
@@ -83,7 +83,7 @@ def make(config: RolloutConfig, seed: int = 0) -> Made:
 
 
 def work(config: RolloutConfig) -> tuple[Phase, ...]:
-    """The products of the policy in each step; the pole stays up."""
+    """The policy's products in each step, if the pole never falls."""
     hidden, steps = config.hidden, config.steps
     return (
         recurrent_phase("features", steps, 1, 5, hidden),

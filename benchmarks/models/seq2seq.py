@@ -1,10 +1,11 @@
 """A greedy decoder: it feeds its own argmax back until that is the end token.
 
-How the weights make it stop: hidden unit 0 is a counter. Its forget, input and output gates are
-held open by their biases and its candidate is about 0.25, so its cell grows by that each step; the
-logit of the end token is the counter's output times a large weight. The caller's cell state starts
-the counter below zero by as many steps as the sentence is to have, about 10, so the end token wins
-the argmax when the counter changes sign. All other weights are random.
+How the weights make it stop: hidden unit 0 is a counter. Its biases hold its forget, input
+and output gates open and its candidate at about 0.25, so each step adds that to its cell;
+the logit of the end token is the counter's output times a large weight. The caller's cell
+state starts the counter below zero by the number of steps that the sentence is to have,
+about 10, so the end token wins the argmax when the counter changes sign. All other weights
+are random.
 """
 
 import math
@@ -75,7 +76,8 @@ def make(config: Seq2SeqConfig, seed: int = 0) -> Made:
 
 
 def draw_lengths(config: Seq2SeqConfig, seed: int) -> Tensor:
-    """Steps per sentence, [B]: the mean for a single one, spread about it for a batch."""
+    """Return the steps per sentence, [B]: the mean for a single one, spread about it for a
+    batch."""
     mean = float(config.mean_length)
     if config.batch == 1:
         return torch.tensor([mean])

@@ -1,10 +1,10 @@
-"""SkipNet: a ResNet-101 in which a recurrent gate looks at each block's output and decides
-whether the next block runs.
+"""SkipNet: a ResNet-101 whose recurrent gate reads each block's output and decides whether to run
+the next.
 
-How about 23 of 33 blocks come to run: the gate's LSTM has one unit that follows its input at once
-(forget gate closed, input and output gates open), and each block's projection to the gate has a
-bias on that unit, positive for two blocks of three. The pooled features are added to the bias with
-random weights, so the values decide, and an input can turn a decision round.
+Why about 23 of 33 blocks run: the gate's LSTM has one unit that follows its input at once
+(forget gate closed, input and output gates open), and each block's projection to the gate
+has a bias on that unit, positive for two blocks of three. The pooled features are added to
+the bias with random weights, so the values decide, and an input can reverse a decision.
 """
 
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ class SkipNet(nn.Module):
                 self.blocks.append(Bottleneck(channels, width, stride))
                 channels = 4 * width
                 self.gate_inputs.append(nn.Conv2d(channels, config.gate_size, 1))
-        del self.gate_inputs[-1]  # nothing is left to decide after the last block
+        del self.gate_inputs[-1]  # no decision follows the last block
         self.gate_cell = LSTMCell(config.gate_size, config.gate_size)
         self.gate_output = nn.Conv2d(config.gate_size, 1, 1)
         self.fc = nn.Linear(channels, config.classes)
@@ -113,7 +113,8 @@ def make(config: SkipNetConfig, seed: int = 0) -> Made:
 
 @torch.no_grad()
 def _seed_residuals(model: SkipNet) -> None:
-    """Branches add less than they get, so that 33 blocks do not blow values up."""
+    """Make branches add less than their input, so that values do not grow without limit over 33
+    blocks."""
     for block in model.blocks:
         assert isinstance(block, Bottleneck)
         block.bn3.weight.mul_(0.25)
@@ -141,12 +142,13 @@ def _seed_gates(model: SkipNet, size: int) -> None:
 
 
 def gate_plan(gates: int) -> list[bool]:
-    """The biases' plan: with 32 gates it runs 22 of the gated blocks, 23 with the first one."""
+    """Return the gates that the biases favour: with 32 gates 22 of the gated blocks run, 23 with
+    the first one."""
     return [i % 3 != 1 or i == gates - 1 for i in range(gates)]
 
 
 def work(config: SkipNetConfig) -> tuple[Phase, ...]:
-    """The stem, shortcuts, and the blocks that run by plan; gates are too small to count."""
+    """The stem, the shortcuts, and the blocks that run by plan; gates are too small to count."""
     size, channels = config.image // 4, config.width
     flops = 2.0 * (config.image // 2) ** 2 * 147 * channels
     weights = 147.0 * channels

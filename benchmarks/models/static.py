@@ -1,4 +1,4 @@
-"""The static zoo: models that run straight through, which Rammer's and Opara's papers measure.
+"""The static zoo: models that run straight through, measured in Rammer's and Opara's papers.
 
 GoogLeNet, Inception-v3, ResNeXt-50 and AlexNet are torchvision's (`real.py`).
 """

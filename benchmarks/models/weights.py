@@ -1,4 +1,4 @@
-"""Seeded weights that keep activations near one, so that 1e-4 relative error means something."""
+"""Seeded weights that keep activations near one, so that a relative error of 1e-4 is meaningful."""
 
 import math
 
@@ -10,10 +10,12 @@ from .entry import generator
 
 @torch.no_grad()
 def seed_weights(module: nn.Module, seed: int, gain: float = 1.0) -> None:
-    """Fill every parameter and batch norms' statistic of `module`, in place, from `seed` alone.
+    """Fill all parameters of `module` and the statistics of batch norms, in place, from
+    `seed` alone.
 
-    Weights are normal with standard deviation gain / sqrt(fan in); biases are normal with 0.1;
-    norms get scales and shifts, batch norms also means and variances, that are not the identity.
+    Weights are normal with standard deviation gain / sqrt(fan in); biases are normal
+    with 0.1; norms get scales and shifts, batch norms also means and variances, that are
+    not the identity.
     """
     source = generator(seed)
     for child in module.modules():

@@ -1,5 +1,8 @@
-"""A wide graph, such as planners of parallel training make: every product of a transformer's
-layers is cut into shards, each an operator of its own, with their sums and concatenations."""
+"""A wide graph, such as planners of parallel training create.
+
+Every product of a transformer's layers is cut into shards, each a separate operator, joined
+by sums and concatenations.
+"""
 
 from dataclasses import dataclass
 from typing import Self
@@ -46,7 +49,7 @@ class Head(nn.Module):
 
 
 class Piece(nn.Module):
-    """x [B, T, hidden] -> the part of the perceptron's sum that some of its features make."""
+    """x [B, T, hidden] -> the part of the perceptron's sum from some of its features."""
 
     def __init__(self, hidden: int, features: int) -> None:
         super().__init__()

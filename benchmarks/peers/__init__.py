@@ -24,8 +24,8 @@ PEERS: dict[str, Peer] = {
     )
 }
 
-# Measured when no peer is named: not the one that takes minutes to compile, nor the one that needs
-# a calibration.
+# Measured when no peer is named: all but the one that takes minutes to compile and the one that
+# needs a calibration.
 DEFAULT: tuple[str, ...] = tuple(
     name for name in PEERS if name not in (AutotunePeer.name, CalibratedPeer.name)
 )

@@ -1,4 +1,4 @@
-"""What every measured system offers: it turns a model into a call without arguments."""
+"""The interface of a measured system: it turns a model into a call without arguments."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -11,14 +11,13 @@ from torch import Tensor, nn
 
 
 class Skipped(Exception):
-    """This system does not run this model; the message is the reason that goes on record."""
+    """Raised if a system does not run a model, with the reason for the record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One model to prepare: the module in eval mode, its inputs, and what it was made from.
-
-    The inputs of a model that is written for one instance are the instances."""
+    """One model to prepare: the module in eval mode, its inputs, and its configuration. For a
+    model that is written for one instance, the inputs are the instances."""
 
     name: str
     config: Any
@@ -29,12 +28,15 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A system ready to run. `call` is what is timed; `outputs` lists what it returned, outside
-    of the time. `note` says what a reader should know, such as a program adapted by hand.
-    `instances`: how many of the case's instances a call runs, from the first on, where preparing
-    all would take too long; its time is then scaled to all of them. `predicted`, called after the
-    first call: the seconds that the system expects of a call, where it makes such predictions; it
-    may raise `Skipped`."""
+    """A system ready to run.
+
+    `call` is timed; `outputs` lists its results, outside of the timed part. `note` is a
+    remark for the reader, such as that a program was adapted by hand. `instances`:
+    number of the case's instances that a call runs, from the first on, if preparing all
+    would take too long; its time is then scaled to all of them. `predicted`, called
+    after the first call: the seconds that the system expects of a call, for systems that
+    predict it; it may raise `Skipped`.
+    """
 
     call: Callable[[], object]
     outputs: Callable[[Any], list[np.ndarray]]
@@ -50,11 +52,11 @@ class Peer(ABC):
 
     @abstractmethod
     def prepare(self, case: Case) -> Prepared:
-        """Raises `Skipped` for what this system does not support. It may leave compiling to the
-        first two calls, which count as compile time too."""
+        """Prepare a case. Raises `Skipped` if this system does not support it. Compiling may be
+        left to the first two calls, which count as compile time too."""
 
     def release(self) -> None:  # noqa: B027 (most systems hold nothing)
-        """Give back what `prepare` holds outside of its result; called after each model."""
+        """Release what `prepare` holds outside of its result; called after each model."""
 
 
 def tensors_to_numpy(value: Any) -> list[np.ndarray]:
@@ -72,7 +74,7 @@ def arrays_to_numpy(value: Any) -> list[np.ndarray]:
 
 
 def without_gradients(function: Callable[..., Any], inputs: tuple[Tensor, ...]) -> Prepared:
-    """A system called as `function(*inputs)` with gradients off."""
+    """Call a system as `function(*inputs)` with gradients off."""
 
     def call() -> Any:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Systems that run a model, which is written for one instance, on a batch of instances."""
+"""Systems that run a model, written for one instance, on a batch of instances."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class InstanceCase(Case):
 
 
 def _many(function: Callable[[list[Any]], Any], case: Case, note: str = "") -> Prepared:
-    """A system called with the list of instances, gradients off."""
+    """Call a system with the list of instances, gradients off."""
     instances = list(case.inputs)
 
     def call() -> Any:
@@ -38,7 +38,7 @@ def _many(function: Callable[[list[Any]], Any], case: Case, note: str = "") -> P
 
 
 def _each(function: Callable[[Any], Any], case: Case) -> Prepared:
-    """A system called with one instance after the other."""
+    """Call a system with one instance after the other."""
     return _many(lambda instances: [function(one) for one in instances], case)
 
 
@@ -52,7 +52,7 @@ class EagerInstances(Peer):
 
 
 class HandBatched(Peer):
-    """What a person writes for a batch, level by level, in plain PyTorch."""
+    """A batched version written by hand, level by level, in plain PyTorch."""
 
     name: ClassVar[str] = "hand"
 
@@ -69,7 +69,8 @@ class HandBatched(Peer):
 
 
 class HandCompiled(HandBatched):
-    """The same, its functions of tensors compiled by torch.compile for any number of rows."""
+    """The hand-written batched version with its functions of tensors compiled by torch.compile for
+    any number of rows."""
 
     name: ClassVar[str] = "hand_compile"
 
@@ -77,7 +78,7 @@ class HandCompiled(HandBatched):
         self._held = ExitStack()
 
     def prepare(self, case: Case) -> Prepared:
-        from torch._inductor.utils import fresh_cache  # takes seconds, which others need not pay
+        from torch._inductor.utils import fresh_cache  # takes seconds: imported only when needed
 
         torch._dynamo.reset()
         torch._logging.set_logs(dynamo=logging.ERROR, inductor=logging.ERROR)
@@ -112,11 +113,12 @@ class _Stretto(Peer):
 
 
 class StrettoInstances(_Stretto):
-    """`stretto.compile`, instance by instance: a program per structure. As many instances are
-    measured as are compiled within `limit_s` seconds, and one at least.
+    """`stretto.compile`, instance by instance: a program per structure.
 
-    Skipped where instances have no tensors: the numbers in them are constants of their programs,
-    so the results are computed while the programs are compiled, and calls only return them.
+    The number of measured instances is the number that are compiled within `limit_s`
+    seconds, at least one. Skipped if instances have no tensors: the numbers in them are
+    constants of their programs, so the results are computed while the programs are
+    compiled, and calls only return them.
     """
 
     name: ClassVar[str] = "stretto_each"

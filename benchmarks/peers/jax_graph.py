@@ -1,8 +1,8 @@
-"""JAX programs of models that run straight through: torch.export's graph of ATen operators, each
-computed by the JAX function that `jax_operators.py` and `jax_windows.py` have for it.
+"""JAX programs of models that run straight through, from torch.export's graph of ATen operators.
 
-As one would write such a program by hand, batch norms are folded into the convolutions before
-them, and what does not depend on the inputs is computed once, before the first call.
+Each operator is computed by its JAX function in `jax_operators.py` or `jax_windows.py`. As
+in a program written by hand, batch norms are folded into the convolutions before them, and
+everything that does not depend on the inputs is computed once, before the first call.
 """
 
 import operator
@@ -24,21 +24,19 @@ from .jax_layers import Program
 from .jax_operators import NOTHING, OPERATORS
 from .jax_windows import BATCH_NORM, CONVOLUTION
 
-# Beyond that XLA compiles for many minutes: such graphs come from loops over steps, unrolled.
+# Larger graphs, which come from unrolled loops over steps, take XLA many minutes to compile.
 MOST_OPERATORS = 5000
 
-# Of memory and devices, of which JAX decides itself.
+# Keywords about memory and devices, which JAX decides itself.
 _OF_MEMORY = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking"})
 
 Values = dict[Node, Any]
 
 
 def graph_program(module: nn.Module, inputs: Sequence[Tensor]) -> Program:
-    """A function of (weights, *inputs) that lists the outputs, and its weights.
-
-    Raises `Skipped` for a model that torch.export does not take, that changes its own buffers, or
-    that has an operator without a JAX function.
-    """
+    """Return a function of (weights, *inputs) that lists the outputs, and its weights. Raises
+    `Skipped` for a model that torch.export rejects, that changes its own buffers, or that has
+    an operator without a JAX function."""
     program = exported(module, inputs)
     graph = program.graph
     require_known(graph)
@@ -62,7 +60,8 @@ def graph_program(module: nn.Module, inputs: Sequence[Tensor]) -> Program:
 
 
 def exported(module: nn.Module, inputs: Sequence[Tensor]) -> ExportedProgram:
-    """The module as a graph of core ATen operators without mutation, for inputs of these sizes."""
+    """Export the module as a graph of core ATen operators without mutation, for inputs of these
+    sizes."""
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -76,7 +75,7 @@ def exported(module: nn.Module, inputs: Sequence[Tensor]) -> ExportedProgram:
 
 
 def require_known(graph: Graph) -> None:
-    """Raises `Skipped` for graphs with operators that have no JAX function, or with too many."""
+    """Raise `Skipped` for a graph with too many operators, or with one that has no JAX function."""
     calls = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
     names = {_overload(node) for node in calls}
     unknown = sorted(names - OPERATORS.keys() - NOTHING)
@@ -94,7 +93,8 @@ def _overload(node: Node) -> str:
 
 
 def _placeholders(program: ExportedProgram) -> tuple[list[Node], dict[Node, Tensor]]:
-    """Those of the inputs, and those of parameters, buffers and constants with their values."""
+    """Return the placeholders of the inputs, and those of parameters, buffers and constants with
+    values."""
     nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
     free: list[Node] = []
     held: dict[Node, Tensor] = {}
@@ -112,8 +112,8 @@ def _placeholders(program: ExportedProgram) -> tuple[list[Node], dict[Node, Tens
 
 
 def fold_norms(graph: Graph, held: dict[Node, Tensor]) -> None:
-    """Merges each batch norm into the convolution before it, where nothing else reads what the
-    convolution computes, nor its weight, nor the norm's bias, which becomes the convolution's.
+    """Merge each batch norm into the convolution before it, unless other nodes read the
+    convolution's result, its weight, or the norm's bias, which becomes the convolution's.
     Changes the graph and the weights' values."""
     for norm in list(graph.nodes):
         if norm.op != "call_function" or _overload(norm) != BATCH_NORM:
@@ -150,7 +150,7 @@ def _folds(conv: Any, parameters: Sequence[Any], norm: Node, held: Mapping[Node,
 
 
 def _split(graph: Graph, free: Iterable[Node]) -> tuple[list[Node], list[Node]]:
-    """The operators that do not depend on the inputs, and those that do; both in order."""
+    """Return the operators that do not depend on the inputs, and those that do; both in order."""
     depending = set(free)
     before: list[Node] = []
     steps: list[Node] = []
@@ -166,7 +166,7 @@ def _split(graph: Graph, free: Iterable[Node]) -> tuple[list[Node], list[Node]]:
 
 
 def _computed(before: Sequence[Node], values: Values, read: set[Node]) -> Values:
-    """What the operators in `before` compute, as far as others read it."""
+    """Compute the operators in `before`; return the values that others read."""
     wanted = [node for node in before if node in read]
     if not wanted:
         return {}
@@ -184,7 +184,7 @@ def _computed(before: Sequence[Node], values: Values, read: set[Node]) -> Values
 
 
 def evaluate(nodes: Iterable[Node], environment: Values) -> None:
-    """Computes the nodes one after the other, and enters what they give."""
+    """Compute the nodes in order, and add their values."""
     for node in nodes:
         function: Callable[..., Any] = OPERATORS[_overload(node)]
         positional = map_arg(node.args, environment.__getitem__)

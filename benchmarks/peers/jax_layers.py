@@ -1,4 +1,4 @@
-"""What the JAX programs share: convolutions with channels last, the layout XLA is best at."""
+"""Helpers of the JAX programs: convolutions with channels last, the layout XLA is best at."""
 
 from collections.abc import Callable
 from typing import Any

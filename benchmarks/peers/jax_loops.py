@@ -1,5 +1,5 @@
-"""JAX programs of the loops in the static zoo and around models: scans of recurrent layers, and
-while loops of a solver and a rollout."""
+"""JAX programs of models with loops: scans of recurrent layers, while loops of a solver and a
+rollout."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ Dense = tuple[jax.Array, jax.Array]
 
 
 def gate_weights(cell: nn.Module) -> Cell:
-    """The weights of a cell with a product for each gate, joined into those of one product."""
+    """Join the weights of a cell with one product per gate into those of a single product."""
     assert isinstance(cell, GateCell)
     maps = (cell.input_maps, cell.hidden_maps)
     inputs, hidden = (

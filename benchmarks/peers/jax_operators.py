@@ -1,8 +1,9 @@
-"""JAX functions of ATen operators, by the name of the overload: arithmetic, shapes, sums, indexing.
+"""JAX functions of ATen operators, by the name of the overload: arithmetic, shapes, sums,
+indexing.
 
-Convolutions, pools and norms are in `jax_windows.py`. Each takes what the operator takes; keywords
-that only say where memory lies are not given. Integers of 64 bits become those of 32, as JAX has
-them unless it is told otherwise.
+Convolutions, pools and norms are in `jax_windows.py`. Each function takes the operator's
+arguments, except keywords about memory. 64-bit integers become 32-bit ones, which is JAX's
+default.
 """
 
 import operator
@@ -16,7 +17,7 @@ from jax import lax
 
 OPERATORS: dict[str, Callable[..., Any]] = {}
 
-# What checks or allocates and computes nothing that is used.
+# Operators that only check or allocate: their results are not used.
 NOTHING = frozenset({"aten._assert_tensor_metadata.default"})
 
 _DTYPES: Mapping[torch.dtype, Any] = {
@@ -34,12 +35,12 @@ _DTYPES: Mapping[torch.dtype, Any] = {
 
 
 def dtype_of(dtype: torch.dtype | None) -> Any:
-    """JAX's dtype, which is None where none is named."""
+    """Return JAX's dtype; None if none is named."""
     return None if dtype is None else _DTYPES[dtype]
 
 
 def implements(*overloads: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enters a function into the table under each of these names."""
+    """Enter a function into the table under each of these names."""
 
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
         OPERATORS.update(dict.fromkeys(overloads, function))
@@ -161,7 +162,7 @@ def full_like(x: jax.Array, value: Any, dtype: torch.dtype | None = None) -> jax
 def empty_permuted(
     size: Sequence[int], order: Sequence[int], dtype: torch.dtype | None = None
 ) -> jax.Array:
-    """Zeros, as JAX has no memory without values."""
+    """Zeros, since JAX has no uninitialised memory."""
     return jnp.zeros(tuple(size), dtype_of(dtype))
 
 
@@ -180,7 +181,7 @@ def arange(start: Any, end: Any, step: Any = 1, dtype: torch.dtype | None = None
 
 @implements("aten.cat.default")
 def cat(parts: Sequence[jax.Array], dim: int = 0) -> jax.Array:
-    """Empty vectors are left out, as in torch, where they join tensors of any rank."""
+    """Concatenate. Empty vectors are left out: torch joins them with tensors of any rank."""
     joined = [part for part in parts if part.shape != (0,)]
     return jnp.concatenate(joined or list(parts), axis=dim)
 
@@ -243,7 +244,7 @@ def mean(
 
 
 def axes(dims: Sequence[int] | None) -> tuple[int, ...] | None:
-    """All where torch is given none."""
+    """Return the axes to reduce: all if torch is given none."""
     return tuple(dims) if dims else None
 
 
@@ -301,7 +302,7 @@ def embedding(
 
 @implements("aten.gather.default")
 def gather(x: jax.Array, dim: int, places: jax.Array, sparse_grad: bool = False) -> jax.Array:
-    """As far as `places` is smaller than `x` in other dims, the rest of `x` is not read."""
+    """Gather values. Only the part of `x` that `places` covers in the other dims is read."""
     dims = range(x.ndim)
     start = tuple(slice(None if d == dim % x.ndim else places.shape[d]) for d in dims)
     return jnp.take_along_axis(x[start], places, axis=dim)

@@ -62,8 +62,8 @@ class JaxPeer(Peer):
 
 
 def jax_program(case: Case) -> tuple[Callable[..., Any], Any, str]:
-    """A function of (weights, *inputs), its weights, and how it was made. Raises `Skipped` where
-    none is written and the model is not a graph of operators that JAX has."""
+    """Return a function of (weights, *inputs), its weights, and how it was made. Raises `Skipped`
+    if none is written and the model is not a graph of operators that JAX has."""
     if hasattr(case.module, "by_torch_compile"):
         raise Skipped("a loop of the package's Python code is not exported")
     if type(case.module) in PROGRAMS:

@@ -1,4 +1,4 @@
-"""JAX functions of ATen's convolutions, pools, norms and enlargements of images."""
+"""JAX functions of ATen's convolutions, pools, norms and upsampling of images."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,11 +15,11 @@ from .jax_operators import implements
 CONVOLUTION = "aten.convolution.default"
 BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"
 
-# Channels of a group from which on the groups are convolutions of their own: XLA's grouped
-# convolution takes three to five times as long for wide groups on processors, and less for narrow.
+# Channels per group from which on each group is a separate convolution: on processors, XLA's
+# grouped convolution takes three to five times as long for wide groups, and less for narrow ones.
 SEPARATE_GROUPS = 32
 
-# Letters of the dims of images of one, two and three dims.
+# Letters of the spatial dims, for images of one, two and three dims.
 SPATIAL = ("", "W", "HW", "DHW")
 
 
@@ -56,7 +56,7 @@ def convolution(
 
 
 def each(values: Sequence[int] | int, rank: int) -> tuple[int, ...]:
-    """One value for each dim of an image, where torch may be given one for all."""
+    """Expand to one value per spatial dim; torch may be given one for all."""
     listed = (values,) if isinstance(values, int) else tuple(values)
     return listed * rank if len(listed) == 1 else listed
 
@@ -115,7 +115,7 @@ def group_norm(
 def _normed(
     x: jax.Array, dims: tuple[int, ...], eps: float
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """x with mean 0 and variance 1 over `dims`, with what it was shifted and scaled by."""
+    """Return x with mean 0 and variance 1 over `dims`, and the mean and scale that were removed."""
     mean = x.mean(axis=dims, keepdims=True)
     scale = lax.rsqrt(x.var(axis=dims, keepdims=True) + eps)
     return (x - mean) * scale, mean, scale
@@ -130,7 +130,7 @@ def max_pool(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> tuple[jax.Array, None]:
-    """The places of the maxima, which only training reads, are not computed."""
+    """Maximum pool. The positions of the maxima, which only training reads, are not computed."""
     sizes, steps, spread = each(kernel, 2), each(stride or kernel, 2), each(dilation, 2)
     pads = each(padding, 2)
     dims = zip(x.shape[-2:], sizes, steps, pads, spread, strict=True)
@@ -149,7 +149,7 @@ def max_pool(
 
 
 def _windows(size: int, kernel: int, step: int, pad: int, spread: int, ceil_mode: bool) -> int:
-    """How many windows a pool has in a dim of `size`."""
+    """Return the number of windows of a pool in a dim of `size`."""
     room = size + 2 * pad - spread * (kernel - 1) - 1
     count = (-(-room // step) if ceil_mode else room // step) + 1
     # The last window must start inside of the image or of the padding before it.
@@ -157,7 +157,7 @@ def _windows(size: int, kernel: int, step: int, pad: int, spread: int, ceil_mode
 
 
 def _pad_after(size: int, kernel: int, step: int, pad: int, spread: int, ceil_mode: bool) -> int:
-    """What the last window reads behind the image."""
+    """Return the padding after the image that the last window reads."""
     count = _windows(size, kernel, step, pad, spread, ceil_mode)
     return max(0, (count - 1) * step + spread * (kernel - 1) + 1 - size - pad)
 
@@ -202,7 +202,7 @@ def adaptive_average_pool(x: jax.Array, size: Sequence[int]) -> jax.Array:
 
 
 def _shares(size: int, wanted: int) -> np.ndarray:
-    """[wanted, size]: which part of each result a value is."""
+    """Return [wanted, size]: the weight of each value in each result."""
     shares = np.zeros((wanted, size), np.float32)
     for place in range(wanted):
         start, end = place * size // wanted, -(-(place + 1) * size // wanted)
@@ -214,7 +214,7 @@ def _shares(size: int, wanted: int) -> np.ndarray:
 def enlarge(
     x: jax.Array, size: Sequence[int] | None, factors: Sequence[float] | None = None
 ) -> jax.Array:
-    """Each pixel repeated; of size and factors, of the last two dims, one is given."""
+    """Repeat each pixel; either the size or the factors of the last two dims are given."""
     for place, dim in enumerate((x.ndim - 2, x.ndim - 1)):
         had = x.shape[dim]
         factor = size[place] / had if size is not None else (factors or (1.0, 1.0))[place]

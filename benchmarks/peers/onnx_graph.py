@@ -1,4 +1,4 @@
-"""A small builder of ONNX graphs: names are made up, subgraphs see their parent's values."""
+"""A small builder of ONNX graphs: it generates names, and subgraphs see their parent's values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ class GraphBuilder:
         return name
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Append a node with one output, and give that output's name."""
+        """Append a node with one output, and return that output's name."""
         return self.ops(kind, *inputs, outputs=1, **attributes)[0]
 
     def ops(self, kind: str, *inputs: str, outputs: int, **attributes: Any) -> list[str]:

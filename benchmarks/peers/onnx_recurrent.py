@@ -1,5 +1,7 @@
-"""ONNX programs of the models with loops and trees, with the operators ONNX Runtime is good at:
-fused LSTM nodes, a Scan for NASRNN, a Loop where steps feed back."""
+"""ONNX programs of the models with loops and trees, with the operators ONNX Runtime is good at.
+
+These are fused LSTM nodes, a Scan for NASRNN, and a Loop for steps that feed back.
+"""
 
 import numpy as np
 import onnx
@@ -37,7 +39,7 @@ def fused_lstm(g: GraphBuilder, x: str, cell: LSTMCell) -> list[str]:
 
 
 def _iofc(weight: np.ndarray) -> np.ndarray:
-    """ONNX's order of gates from PyTorch's i, f, g, o."""
+    """Reorder gates from PyTorch's i, f, g, o to ONNX's order."""
     i, f, g, o = np.split(weight, 4)
     return np.concatenate([i, o, f, g])
 

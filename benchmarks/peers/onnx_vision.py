@@ -11,7 +11,7 @@ from .weights import array, fold, lstm_weights
 
 
 def folded_conv(g: GraphBuilder, x: str, conv: nn.Conv2d, norm: nn.BatchNorm2d | None) -> str:
-    """The convolution with its batch norm (None: with its own bias) inside."""
+    """Add the convolution with its batch norm folded in (None: with its own bias)."""
     if norm is None:
         assert conv.bias is not None
         weight, bias = array(conv.weight), array(conv.bias)
@@ -82,7 +82,8 @@ def skipnet(model: SkipNet, config: SkipNetConfig) -> onnx.ModelProto:
 
 
 def _run_or_skip(g: GraphBuilder, condition: str, run: GraphBuilder, y: str, identity: str) -> str:
-    """relu(identity + y) if the condition holds, with `run` holding what computes y."""
+    """relu(identity + y) if the condition holds, else identity; `run` has the nodes that compute
+    y."""
     then = run.graph({run.op("Relu", run.op("Add", identity, y)): "float32"})
     skip = g.child()
     return g.branch(condition, then, skip.graph({skip.op("Identity", identity): "float32"}))

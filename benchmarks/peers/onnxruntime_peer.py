@@ -49,14 +49,14 @@ class OnnxRuntimePeer(Peer):
 
 
 def require_packages(*packages: str) -> None:
-    """Raises `Skipped` where one is not installed."""
+    """Raise `Skipped` if a package is not installed."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise Skipped(f"{package} is not installed (pip install 'stretto[bench]')")
 
 
 def onnx_program(case: Case) -> tuple[bytes, str]:
-    """The model as an ONNX program, and how it was made. Raises `Skipped` where there is none."""
+    """Return the model's ONNX program, and how it was made. Raises `Skipped` if there is none."""
     if hasattr(case.module, "by_torch_compile"):
         raise Skipped("a loop of the package's Python code is not exported")
     if type(case.module) in PROGRAMS:
@@ -76,7 +76,7 @@ def exported(
     inputs: tuple[Tensor, ...],
     dynamic: Sequence[Mapping[int, str]] = (),
 ) -> bytes:
-    """The model as torch.onnx exports it. dynamic: per input, its dims of any size by name."""
+    """Export the model by torch.onnx. dynamic: per input, its dims of any size by name."""
     names = [f"input{number}" for number in range(len(inputs))]
     axes = {name: dict(dims) for name, dims in zip(names, dynamic, strict=False)}
     made = io.BytesIO()

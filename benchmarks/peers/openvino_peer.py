@@ -19,7 +19,7 @@ class OpenVinoPeer(Peer):
         settings = {
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": case.threads,
-            # It computes in bfloat16 where the processor can, if nothing is said.
+            # By default it computes in bfloat16 if the processor can.
             "INFERENCE_PRECISION_HINT": "f32",
         }
         compiled = core.compile_model(core.read_model(io.BytesIO(program)), "CPU", settings)

@@ -22,11 +22,9 @@ class EagerPeer(Peer):
 
 
 def kept_cache_folder() -> str | None:
-    """The folder that the user chose for what torch.compile makes, if any.
-
-    torch itself sets the variable to its default folder when it first needs one, so that folder
-    does not count as chosen.
-    """
+    """Return the folder that the user chose for torch.compile's cache, if any. torch sets the
+    variable to its default folder when it first needs one, so that folder does not count as
+    chosen."""
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
@@ -34,8 +32,8 @@ def kept_cache_folder() -> str | None:
 
 
 def drop_waiting_compilations() -> None:
-    """Ends inductor's threads of compilers, which go on after a preparation that is cut off, and
-    would disturb the systems that are timed next. It makes new ones when it needs them."""
+    """End inductor's compiler threads, which continue after a preparation that is cut off and
+    would disturb the systems timed next. It starts new ones when it needs them."""
     loaded = sys.modules.get("torch._inductor.async_compile")
     if loaded is not None and loaded.AsyncCompile.pool.cache_info().currsize:
         loaded.AsyncCompile.pool().shutdown(wait=True, cancel_futures=True)
@@ -45,10 +43,11 @@ def drop_waiting_compilations() -> None:
 class CompilePeer(Peer):
     """torch.compile in its default mode; it unrolls loops and breaks the graph at decisions.
 
-    A model may say how it is compiled (`by_torch_compile`). Each model gets an empty cache folder,
-    so that compile times are those of a first run. Where the environment variable
-    TORCHINDUCTOR_CACHE_DIR names a folder, that one is kept and used instead: a later process then
-    finds its kernels and the choices of max-autotune there. The record's note says so.
+    A model may set how it is compiled (`by_torch_compile`). Each model gets an empty
+    cache folder, so that compile times are those of a first run. If the environment
+    variable TORCHINDUCTOR_CACHE_DIR names a folder, that one is used and kept: a later
+    process then finds its kernels and the choices of max-autotune there. The record's
+    note says so.
     """
 
     name: ClassVar[str] = "compile"
@@ -58,7 +57,7 @@ class CompilePeer(Peer):
         self._held = ExitStack()
 
     def prepare(self, case: Case) -> Prepared:
-        # Importing it takes seconds, which the other peers need not pay.
+        # The import takes seconds, so it is done only for this peer.
         from torch._inductor.utils import clear_caches, fresh_cache
 
         torch._dynamo.reset()
@@ -118,14 +117,14 @@ class StrettoPeer(Peer):
         return replace(without_gradients(fast, case.inputs), predicted=predicted)
 
     def begin(self, options: Any) -> None:
-        """Puts what is to lie in the cache folder of these options beforehand there."""
+        """Fill the cache folder before the model is compiled with these options."""
 
     def release(self) -> None:
         self._held.close()
 
 
 class CalibratedPeer(StrettoPeer):
-    """The same, planned with what `stretto calibrate` measured on this machine."""
+    """stretto's native program, planned with what `stretto calibrate` measured on this machine."""
 
     name: ClassVar[str] = "stretto_calibrated"
 

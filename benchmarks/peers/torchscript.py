@@ -1,7 +1,7 @@
-"""TorchScript: the model as it is where it scripts, else a variant adapted by hand.
+"""TorchScript: the model as it is if it can be scripted, else a variant adapted by hand.
 
-Some variants are needed because scripting takes neither global constants, nor slices of a
-module list, nor recursion.
+Variants are needed because scripting supports neither global constants, nor slices of a module
+list, nor recursion.
 """
 
 import warnings
@@ -40,7 +40,7 @@ class ScriptSeq2Seq(nn.Module):
 
 
 class ScriptSkipNet(nn.Module):
-    """SkipNet with its blocks, shortcuts and gates in lists of their own."""
+    """SkipNet with its blocks, shortcuts and gates in separate lists."""
 
     def __init__(self, model: SkipNet) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class ScriptRAE(nn.Module):
 
 
 def adapt(module: nn.Module) -> nn.Module:
-    """The variant of `module` to script; itself where none is needed."""
+    """Return the variant of `module` to script; `module` itself if none is needed."""
     match module:
         case Seq2Seq():
             return ScriptSeq2Seq(module)
@@ -104,7 +104,7 @@ def adapt(module: nn.Module) -> nn.Module:
 
 
 class TorchScriptPeer(Peer):
-    """Scripted and frozen, which folds batch norms into convolutions."""
+    """The model scripted and frozen, which folds batch norms into convolutions."""
 
     name: ClassVar[str] = "script"
 

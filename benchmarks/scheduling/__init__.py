@@ -1,1 +1,2 @@
-"""Ablations and growth of scheduling: what kernels, policies and waits are worth and cost."""
+"""Measurements of scheduling: gains of kernels, policies and waits, and the growth of scheduling
+time."""

@@ -1,13 +1,11 @@
-"""What passes and choices are worth: each left out or replaced in turn, on this CPU and on GPUs
-that are simulated.
+"""Gains of passes and choices: each is left out or replaced in turn, on CPU and simulated GPUs.
 
     python -m benchmarks.scheduling.ablation WHAT [NAMES] [--json F] [--picture F]
 
-WHAT is loops, branches, kernels or launches (simulated plans of launches, GPUs only).
-
-On the CPU a program is compiled once for each column, and these are called in turns; the medians
-are shown. GPUs are simulated (docs/simulator.md): the figures say what the schedule is worth under
-the estimates of tasks and waits, not what a GPU takes.
+WHAT is loops, branches, kernels or launches (simulated plans of launches, GPUs only). On the CPU a
+program is compiled once for each column, and these are called in turns; the medians are shown.
+GPUs are simulated (docs/explanation/simulator.md): the figures are the gain of the schedule under
+the estimates of tasks and waits, not the time on a GPU.
 """
 
 from __future__ import annotations
@@ -38,8 +36,8 @@ WARM_CALLS = 3
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """Programs, and the options that are compared on each; the first column is the default.
-    has_cpu: whether the CPU machine has all columns."""
+    """Programs, and the options to compare on each; the first column is the default. has_cpu: True
+    if the CPU machine has all columns."""
 
     programs: Programs
     columns: Mapping[str, Options]
@@ -48,7 +46,7 @@ class Ablation:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Seconds of a call, and how many waits follow one another (simulated runs only)."""
+    """Seconds of a call, and the length of the chain of waits (simulated runs only)."""
 
     seconds: float
     waits: int | None = None
@@ -59,7 +57,7 @@ Table = dict[str, dict[str, dict[str, Cell]]]
 
 
 def _without(*passes: str) -> dict[str, Options]:
-    """All passes, and each left out."""
+    """All passes, and variants that leave out one."""
     left_out = {f"without {name}": Options(threads=2, debug=Debug(skip=(name,))) for name in passes}
     return {"all": Options(threads=2), **left_out}
 
@@ -102,7 +100,7 @@ ABLATIONS = {
 
 
 def measured(program: Program, columns: Mapping[str, Options], runs: int) -> dict[str, Cell]:
-    """Calls on this CPU, in turns."""
+    """Measure calls on this CPU, in turns."""
     function, inputs = program
     with torch.no_grad():
         calls: dict[str, Callable[..., Any]] = {
@@ -121,14 +119,14 @@ def measured(program: Program, columns: Mapping[str, Options], runs: int) -> dic
 def simulated(
     name: str, program: Program, columns: Mapping[str, Options], device: str
 ) -> dict[str, Cell]:
-    """Calls on a device that is absent, whose branches go the way of a run here. Raises
-    ScheduleError where the program for it has other branches, as recursion that is not computed
-    level by level."""
+    """Simulate calls on a device that is absent; its branches go the same way as in a run here.
+    Raises ScheduleError if the program for it has other branches, such as a recursion that is
+    not computed level by level."""
     found: dict[str, Cell] = {}
     for column, options in columns.items():
         model = Model(name, *program)
         made = simulate_model(model, device, followed=True, options=options)
-        if made.planned is not None:  # waits between launches are none of the units'
+        if made.planned is not None:  # with several launches, units do not wait between them
             found[column] = Cell(made.planned)
         else:
             found[column] = Cell(made.result.seconds, made.result.dependent_waits)
@@ -136,7 +134,7 @@ def simulated(
 
 
 def picture(table: Table, path: Path) -> None:
-    """How much longer a call takes than in the first column, one panel for each device."""
+    """Draw the time of a call relative to the first column, one panel per device."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -165,7 +163,7 @@ def picture(table: Table, path: Path) -> None:
 
 
 def load(path: Path) -> Table:
-    """The table of a file that `store` wrote; an empty one where there is no file."""
+    """Read the table of a file that `store` wrote; an empty one if there is no file."""
     found = json.loads(path.read_text()) if path.exists() else {}
     return {
         name: {
@@ -205,7 +203,7 @@ def main(
     ] = None,
     drawn: Annotated[Path | None, typer.Option("--picture", help="PNG.")] = None,
 ) -> None:
-    """Measures or simulates, and prints, what is not in the JSON file yet."""
+    """Measure or simulate, and print, all cells that are not in the JSON file yet."""
     if what not in ABLATIONS:
         raise typer.BadParameter(f"{what!r} is none of {', '.join(ABLATIONS)}")
     ablation = ABLATIONS[what]

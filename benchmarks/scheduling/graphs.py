@@ -8,7 +8,7 @@ graph on the streams of Opara's algorithm 1 in several orders, its algorithm 2 a
 program as one persistent kernel; and what is chosen among these for each stretch of it. --plot
 draws what the file has, and runs nothing. --library: operators are library calls. --svg draws the
 graph of the last model on its streams. Nothing here was
-measured: all times are the simulator's (docs/graphs.md).
+measured: all times are the simulator's (docs/explanation/graphs.md).
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ def main(
 
 BARS = ("graph, one stream", "depth first", "random", "Opara")
 KEYS = {"persistent kernel": "persistent_seconds", "chosen": "mixed_seconds"}
-"""Ways that are drawn, and what else is."""
+"""Keys of further results, by label."""
 
 
 def draw(found: dict[str, Any], picture: Path) -> None:
-    """Bars for each model, as parts of the time of its graph on one stream."""
+    """Draw bars for each model, relative to the time of its graph on one stream."""
     from matplotlib.figure import Figure
 
     rows = {name: row for name, row in found.items() if isinstance(row, dict)}

@@ -28,7 +28,7 @@ from stretto.schedule.policies import POLICIES
 from stretto.schedule.scheduler import schedule_with_report
 
 WIDTH = 8
-"""Kernels of a layer."""
+"""Number of kernels per layer."""
 SIZE, TILE = 64, 16
 SECONDS = 5e-6
 SIZES = (100, 1_000, 10_000)
@@ -36,7 +36,7 @@ SETTINGS = (("wavefront", 2), ("list", 2), ("team", 132), ("list", 132))
 
 
 def layered(operators: int, seed: int = 0) -> Tree[Body]:
-    """A program of so many kernels of four tasks each."""
+    """Build a program of `count` kernels of four tasks each."""
     rng = random.Random(seed)
     start = Buffer("x", DType.F32, (SIZE,), "input", 0)
     weights = Buffer("w", DType.F32, (SIZE,), "input", 1)
@@ -74,7 +74,7 @@ def _kernel(out: Buffer, sources: Sequence[Buffer]) -> Kernel:
 
 
 def seconds(operators: int, policy: str, units: int) -> float:
-    """To schedule a program of so many operators."""
+    """Measure the seconds to schedule a program of `count` operators."""
     tree = layered(operators)
     costs = CostModel(uniform=units > 100)
     with uncollected():

@@ -1,4 +1,4 @@
-"""Pictures of what was measured: python -m benchmarks.scheduling.pictures."""
+"""Draw the scheduling results: python -m benchmarks.scheduling.pictures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def growth(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def waits(devices: dict[str, dict[str, list[float]]], path: Path) -> None:
-    """Of each device the gain of waits between tasks over barriers, cell by cell, in order."""
+    """Draw, per device, the gains of waits between tasks over barriers of all cells, sorted."""
     figure, axes = plt.subplots(figsize=(6, 4))
     for name, rows in devices.items():
         gains = sorted(barrier / own for own, barrier in rows.values())
@@ -48,7 +48,7 @@ def waits(devices: dict[str, dict[str, list[float]]], path: Path) -> None:
 
 
 def main() -> None:
-    """Draws what there are results of."""
+    """Draw everything that has results."""
     for name, draw, key in (("growth", growth, "growth"), ("waits", waits, None)):
         source = RESULTS / f"scheduling-{name}.json"
         if source.exists():

@@ -1,4 +1,4 @@
-"""Programs that the ablations compare: one for each thing that a pass or a policy is about."""
+"""Programs that the ablations compare: one for each pass or policy under test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Programs = Mapping[str, Callable[[], Program]]
 
 
 class Tagger(nn.Module):
-    """A product and a sum before a recurrence of products, and another product behind it."""
+    """A product and a sum before a recurrence of products, and another product after it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Tagger(nn.Module):
 
 
 def fixed_point(x: Tensor, w: Tensor) -> Tensor:
-    """Until nothing changes."""
+    """Repeat a step until nothing changes."""
     before = x + 1
     while (x - before).abs().max() > 1e-4:
         before = x
@@ -40,7 +40,7 @@ def fixed_point(x: Tensor, w: Tensor) -> Tensor:
 
 
 def samples(image: Tensor, grid: Tensor) -> Tensor:
-    """Images sampled one by one, which nothing does for all of them at once."""
+    """Sample images one by one, although all could be sampled at once."""
     parts = [
         nn.functional.grid_sample(image[t], grid[t], align_corners=True)
         for t in range(image.shape[0])
@@ -49,7 +49,7 @@ def samples(image: Tensor, grid: Tensor) -> Tensor:
 
 
 def converging(x: Tensor, w: Tensor) -> Tensor:
-    """Each row by itself, until it is small enough; rows take different numbers of steps."""
+    """Iterate each row by itself until it is small enough; rows take different numbers of steps."""
     rows: list[Tensor] = []
     for t in range(x.shape[0]):
         row = x[t]
@@ -60,7 +60,8 @@ def converging(x: Tensor, w: Tensor) -> Tensor:
 
 
 class Forest(nn.Module):
-    """Trees one by one, each by recursion over arrays, in which a node without children has -1."""
+    """Encode trees one by one, each by recursion over arrays, in which a node without children has
+    -1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +83,7 @@ class Forest(nn.Module):
 
 
 class Adapters(nn.Module):
-    """Eight layers; each adds an adapter where the call asks for them."""
+    """Eight layers; each adds an adapter if the call's flag is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +116,7 @@ class Clipped(nn.Module):
 
 
 class Gated(nn.Module):
-    """Rows are turned by their sign before they are projected, one by one."""
+    """Negate rows whose sum is positive, one by one, before they are projected."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +132,7 @@ class Gated(nn.Module):
 
 
 class Projected(nn.Module):
-    """Both arms project the input and their result by the same weights."""
+    """A branch both of whose arms project the input and their result by the same weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,9 +173,9 @@ def summed(x: Tensor, left: Tensor, right: Tensor, n: Tensor) -> Tensor:
 
 
 def tree(leaves: int) -> tuple[Tensor, ...]:
-    """Numbers of the nodes of a complete binary tree, their children, and its root."""
+    """Return the node numbers of a complete binary tree, their children, and its root."""
     nodes = torch.arange(2 * leaves - 1)
-    inner = nodes >= leaves  # node n of them has the children 2 (n - leaves) and the next one
+    inner = nodes >= leaves  # inner node n has the children 2 (n - leaves) and 2 (n - leaves) + 1
     left = torch.where(inner, 2 * (nodes - leaves), -1)
     return torch.randn(len(nodes)), left, left + 1, nodes[-1]
 
@@ -190,7 +191,7 @@ def forest(leaves: int) -> Program:
 
 
 def small(make: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Callable[[], Program]:
-    """A model and inputs of these shapes; one without dimensions is a flag that is set."""
+    """Return a model with inputs of these shapes; a shape without dims is a flag that is set."""
 
     def made() -> Program:
         torch.manual_seed(0)

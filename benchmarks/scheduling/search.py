@@ -1,11 +1,12 @@
 """The search policy: local moves on the best plan of the other policies, decided by simulation.
 
-What is searched is the order in which the items of a leaf are placed, and the parts into which each
-kernel is shared out. It begins with the plan that is fastest in simulation. A move takes one item
-to another place of the order, as far as dependences let it, or shares one kernel out in another
-way; it is kept where the leaf is no slower. So no plan is slower than the best of the others, in
-simulation, and what the others miss can be measured. Which moves are tried depends on the seed and
-on their number alone, unless the time runs out before.
+The search is over the order in which the items of a leaf are placed, and over the parts
+into which each kernel is divided. It begins with the plan that is fastest in simulation. A
+move takes one item to another place of the order, as far as dependences allow, or divides
+one kernel in another way; it is kept if the leaf is not slower. So no plan is slower than
+the best of the others, in simulation, and the result measures what the others miss. The
+moves that are tried depend on the seed and on their number alone, unless the time runs out
+before.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ from stretto.schedule.policy import (
 )
 
 FEW_UNITS = 16
-"""Up to as many the wavefront policy is asked, whose time grows with their square."""
+"""Number of units up to which the wavefront policy is tried; its time grows with their square."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPolicy:
-    """steps: moves that are tried for each leaf. seconds: after which no further ones are, of all
-    leaves of a function together; None sets no limit. seed: draws them."""
+    """Parameters of the search. steps: number of moves tried for each leaf. seconds: time for all
+    leaves of a function together, after which no move is tried; None is no limit. seed: of the
+    random moves."""
 
     steps: int = 200
     seconds: float | None = None
@@ -66,7 +68,7 @@ class SearchPolicy:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The places of a leaf's items in the order of their placement, and the parts of each."""
+    """The indices of a leaf's items in the order of their placement, and the parts of each item."""
 
     order: tuple[int, ...]
     parts: tuple[Parts, ...]
@@ -74,7 +76,7 @@ class _State:
 
 @dataclass(slots=True)
 class SearchPlanner:
-    """Plans the leaves of one function, in the order of its text."""
+    """Plans the leaves of one function, in the order of the function's text."""
 
     policy: SearchPolicy
     time: RegionTime
@@ -119,7 +121,7 @@ class SearchPlanner:
         return state
 
     def _moved(self, nodes: Sequence[Node], state: _State) -> _State | None:
-        """One random move; None for one that does nothing."""
+        """Return the state after one random move; None if it changes nothing."""
         place = self.draws.randrange(len(state.order))
         if self.draws.random() < 0.5:
             return self._reordered(nodes, state, place)
@@ -132,7 +134,8 @@ class SearchPlanner:
         return _State(state.order, tuple(parts))
 
     def _reordered(self, nodes: Sequence[Node], state: _State, place: int) -> _State:
-        """An item elsewhere between the last one that it needs and the first one that needs it."""
+        """Move an item to a random place after all items that it needs and before all that need
+        it."""
         order = list(state.order)
         index = order.pop(place)
         before = set(nodes[index].before)
@@ -143,7 +146,7 @@ class SearchPlanner:
         return _State(tuple(order), state.parts)
 
     def _ways(self, node: Node) -> Iterator[Parts]:
-        """Other parts for a kernel: all on one unit, or blocks on some units side by side."""
+        """Yield other parts for a kernel: all tasks on one unit, or blocks on adjacent units."""
         kernel, units = node.item, self.time.units
         if not isinstance(kernel, Kernel) or only_parts(kernel, units) is not None:
             return
@@ -155,7 +158,7 @@ class SearchPlanner:
             yield tuple(Part((first + p.unit) % units, p.first, p.count) for p in blocks)
             yield equal_blocks(kernel.tasks, units)
 
-    # ---- what it is worth ------------------------------------------------------------------
+    # ---- the time of a state ---------------------------------------------------------------
     def _timeline(self, nodes: Sequence[Node], state: _State) -> Timeline:
         made = Timeline(self.time.units, self.time.costs, self.time.footprints, self.writers)
         for index in state.order:
@@ -172,8 +175,9 @@ class SearchPlanner:
 
 
 def _state(nodes: Sequence[Node], plan: LeafPlan) -> _State:
-    """What a plan says: its items in the order in which its waves have them, but each behind all
-    that it depends on, for other parts of them may meet."""
+    """Convert a plan to a state. Its items have the order of the plan's waves, but each after all
+    that it depends on: with other parts, items that the plan left unordered may touch the same
+    data."""
     places: dict[int, list[int]] = {}
     for node in nodes:
         places.setdefault(id(node.item), []).append(node.index)
@@ -187,7 +191,7 @@ def _state(nodes: Sequence[Node], plan: LeafPlan) -> _State:
 
 
 def _sorted(nodes: Sequence[Node], wanted: dict[int, int]) -> Iterator[int]:
-    """The indices of nodes in the order that is wanted, as far as dependences let them."""
+    """Yield the indices of nodes in the wanted order, as far as dependences allow."""
     missing = {index: sum(one in wanted for one in nodes[index].before) for index in wanted}
     behind: dict[int, list[int]] = {index: [] for index in wanted}
     for index in wanted:

@@ -1,10 +1,12 @@
-"""Waits between tasks against a barrier per wave, over random cells (Rammer, 5.2.5), simulated, or
-measured on two threads of this CPU (the device "measured"):
-python -m benchmarks.scheduling.waits --output results.json [--cells 1000] [--device cpu:2]...
+"""Waits between tasks compared with a barrier per wave, over random cells (Rammer, 5.2.5).
 
-Both programs have the same tasks on the same units in the same order. With barriers every unit
-waits for every other one behind each level of the dependences. Values share no memory, as the order
-that makes sharing safe is another one with barriers.
+    python -m benchmarks.scheduling.waits --output results.json [--cells 1000] [--device
+    cpu:2]...
+
+The times are simulated, or measured on two threads of this CPU (the device "measured").
+Both programs have the same tasks on the same units in the same order. With barriers every
+unit waits for every other one after each level of the dependences. Values share no memory,
+since the order that makes sharing safe differs with barriers.
 """
 
 from __future__ import annotations
@@ -41,17 +43,17 @@ from stretto.tools.simulate import target_machine
 
 MEASURED = "measured"
 CALLS = 30
-"""Of each program of a cell."""
+"""Number of calls of each program of a cell."""
 
 
 def with_barriers(program: DeviceProgram, levels: Mapping[str, int]) -> DeviceProgram:
-    """The program with a barrier of all units behind each level of kernels, instead of its own
-    waits."""
+    """Return the program with a barrier of all units after each level of kernels, instead of its
+    own waits."""
     return replace(program, tree=map_tree(program.tree, lambda leaf: _barriers(leaf, levels)))
 
 
 def _barriers(leaf: Schedule, levels: Mapping[str, int]) -> Schedule:
-    """The same runs in order of their levels. A leaf of a cell has no other items."""
+    """Order the same runs by their levels. The leaf of a cell has no other items."""
     last = max((levels[name] for name in leaf.kernels), default=0)
     units = range(len(leaf.units))
     return Schedule(tuple(_items(leaf, unit, levels, last) for unit in units), last + 1)
@@ -68,14 +70,14 @@ def _items(leaf: Schedule, unit: int, levels: Mapping[str, int], last: int) -> t
 
 
 def levels_of(tree: Tree[Body]) -> dict[str, int]:
-    """The level of each kernel in the dependences of its leaf."""
+    """Return the level of each kernel in the dependences of its leaf."""
     bodies = (body for function in normalize(tree).functions for body in leaves(function.body))
     nodes = (node for body in bodies for node in leaf_nodes(body))
     return {node.item.name: node.depth for node in nodes if isinstance(node.item, Kernel)}
 
 
 def simulated(seed: int, name: str) -> tuple[float, float]:
-    """Seconds of a cell on a device, simulated: with its own waits, and with barriers."""
+    """Simulate a cell on a device: seconds with its own waits, and with barriers."""
     machine = default_machine()
     device = find_device(name, machine.costs)
     if device.target:
@@ -88,7 +90,8 @@ def simulated(seed: int, name: str) -> tuple[float, float]:
 
 
 def measured(seed: int) -> tuple[float, float]:
-    """The same on this CPU: medians of calls in turns."""
+    """Measure a cell on this CPU: median seconds with its own waits, and with barriers, called in
+    turns."""
     machine = default_machine()
     both, inputs = both_ways(seed, machine, Options(threads=2))
     behind = machine.stages[machine.stages.index(VERIFY) + 1 :]
@@ -108,7 +111,7 @@ def measured(seed: int) -> tuple[float, float]:
 def both_ways(
     seed: int, machine: Machine, options: Options
 ) -> tuple[tuple[Stages, Stages], tuple[torch.Tensor, ...]]:
-    """A cell as it is scheduled, and with barriers; and inputs for it."""
+    """Return a cell as it is scheduled and with barriers, and inputs for it."""
     machine = replace(machine, costs=replace(machine.costs, share_bytes=sys.maxsize))
     model, inputs = make(NASBenchConfig(cell=seed))
     with torch.no_grad():
@@ -133,7 +136,7 @@ def main(
     device: Annotated[list[str] | None, typer.Option(help="cpu:N, h200 ..., measured.")] = None,
     minutes: Annotated[float, typer.Option(help="Begin no cell after that long.")] = 25.0,
 ) -> None:
-    """Simulates or measures the cells that have no result yet."""
+    """Simulate or measure the cells that have no result yet."""
     known = json.loads(output.read_text()) if output.exists() else {}
     until = time.monotonic() + 60 * minutes
     for name in device or ["cpu:2", "h200", "v100"]:

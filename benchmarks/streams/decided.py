@@ -25,7 +25,7 @@ import stretto
 from ..measure import Protocol, Timing, interleave, limit_cpus
 
 INPUTS = 4
-"""Inputs of each program, which a run takes in turn."""
+"""Number of inputs of each program, which a run uses in turn."""
 
 
 class Experts(nn.Module):
@@ -49,7 +49,7 @@ class Experts(nn.Module):
 
 
 class Collapse(nn.Module):
-    """The labels that a network trained by CTC says: without repetitions and blanks."""
+    """The labels that a network trained by CTC outputs: without repetitions and blanks."""
 
     def forward(self, logits: Tensor) -> Tensor:
         best = logits.argmax(1)
@@ -78,7 +78,7 @@ class NextToken(nn.Module):
 
 
 class Speculative(nn.Module):
-    """Tokens that a small model drafts are kept as far as a large one would choose them, too."""
+    """Accept the tokens that a small model drafts as long as a large one would choose them, too."""
 
     def __init__(
         self,
@@ -113,14 +113,14 @@ class Speculative(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A module, and what makes an input of it."""
+    """A module, and a function that draws an input of it."""
 
     make: Callable[[], nn.Module]
     input: Callable[[], Tensor]
 
 
 def speech(steps: int, labels: int) -> Tensor:
-    """Scores in which each label lasts for some steps, and half of the steps are blank."""
+    """Draw scores in which each label lasts for some steps, and half of the steps are blank."""
     classes = torch.randint(1, labels, (steps,)) * (torch.rand(steps) < 0.5)
     lasting = classes.repeat_interleave(torch.randint(1, 5, (steps,)))[:steps]
     return torch.randn(steps, labels) + 5 * nn.functional.one_hot(lasting, labels)
@@ -144,7 +144,7 @@ class DecidedResult:
     reasons: dict[str, str]
 
     def ratio(self, system: str) -> float:
-        """How many times as long as stretto a system takes."""
+        """Time of a system divided by stretto's."""
         return self.median_ms.get(system, math.nan) / self.median_ms.get("stretto", math.nan)
 
 
@@ -168,7 +168,7 @@ def measure(name: str, threads: int, protocol: Protocol, systems: list[str]) -> 
             try:
                 for x in inputs:
                     torch.testing.assert_close(function(x), module(x), rtol=1e-3, atol=1e-4)
-            except Exception as error:  # what cannot run goes on record
+            except Exception as error:  # a system that cannot run the program is a result
                 reasons[system] = f"{type(error).__name__}: {error}".splitlines()[0]
                 continue
             calls[system] = _all_inputs(function, inputs)

@@ -19,7 +19,7 @@ Function = Callable[..., Any]
 
 
 def prepared(name: str, module: nn.Module) -> tuple[Function, Callable[[], int]]:
-    """The call of a stream, and the number of programs that were compiled for it."""
+    """Return the call of a stream, and a count of the programs compiled for it."""
     if name not in _PROGRAMS:
         raise Skipped("padding an image changes the result of a convolution")
     weights = {key: jnp.asarray(value.numpy()) for key, value in module.state_dict().items()}
@@ -145,4 +145,4 @@ _PROGRAMS: dict[str, tuple[Callable[[Any], Function], int, int]] = {
     "decode": (_decode, 3, 1),
     "batches": (_batches, 0, 0),
 }
-"""By the stream's name: the program, the axis to be padded, and which input has it."""
+"""By the stream's name: the program, the axis to pad, and the input that has it."""

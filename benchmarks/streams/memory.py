@@ -1,9 +1,9 @@
-"""Memory of programs that have served ever more sizes: python -m benchmarks.streams.memory.
+"""Memory of programs that have served more and more sizes: python -m benchmarks.streams.memory.
 
-A system that makes a program, or records a graph, for each size grows with the number of sizes;
-one program for all of them does not. The largest size comes first, so that what grows afterwards is
-no longer the memory of values. CUDA graphs stand here on paper only: Grape (MICRO '23), Table 1,
-measured 20 MB of GPU memory for each graph of a step of GPT-2 small.
+A system that makes a program, or records a graph, for each size grows with the number of
+sizes; one program for all of them does not. The largest size comes first, so that later
+growth is not the memory of values. CUDA graphs are not run here but computed: Grape (MICRO
+'23), Table 1, measured 20 MB of GPU memory for each graph of a step of GPT-2 small.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ SERVED = ("stretto", "compile", "static")
 
 
 def grown(stream: str, system: str, counts: list[int], threads: int, small: bool) -> list[float]:
-    """Resident megabytes after `counts` sizes, each called twice, beyond those before the first.
+    """Return the resident megabytes after `counts` sizes, each called twice, beyond those
+    before the first.
 
     `static` is torch.compile with a program for each size.
     """

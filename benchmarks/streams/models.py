@@ -20,8 +20,9 @@ SEED = 0
 class Stream:
     """A program and the sizes of its calls, which are drawn evenly from `low` to `high`.
 
-    make: the module in eval mode; of a few seconds' size if `small`. inputs: those of a call with
-    one size. dynamic: per input, the dims that have the size.
+    make: returns the module in eval mode; if `small`, one that takes a few seconds.
+    inputs: those of a call with one size. dynamic: per input, the dims that have the
+    size.
     """
 
     name: str
@@ -207,7 +208,7 @@ STREAMS: dict[str, Stream] = {stream.name: stream for stream in _STREAMS}
 
 
 def made(stream: Stream, small: bool) -> nn.Module:
-    """The module of a stream, in eval mode, with its weights."""
+    """Return the module of a stream, in eval mode, with its weights."""
     module = stream.make(small)
     seed_weights(module, SEED)
     return module.eval()

@@ -40,15 +40,15 @@ from ..models.instances import INSTANCE_ZOO, as_it_is, build
 from .service_report import ServiceRecord, ServiceResult, draw, percentile_ms, table
 
 INSTANCES = 256
-"""Different instances, which the requests take in turn."""
+"""Number of different instances, which the requests use in turn."""
 
 System = Literal["stretto", "hand", "eager"]
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """rate: requests per second of all callers together, with exponential gaps, as of users who
-    do not know each other."""
+    """The load on a service. rate: requests per second of all callers together, with exponential
+    gaps, as from independent users."""
 
     rate: float = 200.0
     callers: int = 8
@@ -56,7 +56,7 @@ class Load:
     seed: int = 0
 
     def timetables(self) -> list[list[float]]:
-        """For each caller the seconds after the start at which it sends a request."""
+        """Return, per caller, the seconds after the start at which it sends requests."""
         return [self._timetable(caller) for caller in range(self.callers)]
 
     def _timetable(self, caller: int) -> list[float]:
@@ -69,7 +69,7 @@ class Load:
 
 @dataclass(slots=True)
 class Caller:
-    """One thread that sends requests; what became of them, by the number of the request."""
+    """One thread that sends requests, with the outcome of each by its number."""
 
     stream: Stream
     instances: Sequence[Any]
@@ -81,7 +81,7 @@ class Caller:
     latency_s: list[float] = field(default_factory=list[float])
 
     def send(self, start: float) -> None:
-        """Sends all requests; `start` is the time of `perf_counter` at which the table begins."""
+        """Send all requests; `start` is the time of `perf_counter` at which the table begins."""
         for number, planned in enumerate(self.timetable):
             pause = start + planned - time.perf_counter()
             if pause > 0:
@@ -107,7 +107,7 @@ def run_load(
     system: str,
     model: str,
 ) -> ServiceResult:
-    """Puts the load on a stream that is fresh but for what its batcher has compiled."""
+    """Apply the load to a new stream; its batcher may have compiled programs already."""
     with open_stream() as stream:
         callers = [
             Caller(stream, instances, times, first=31 * number)
@@ -146,8 +146,8 @@ def run_load(
 
 
 def _checked(caller: Caller, expected: Sequence[torch.Tensor]) -> tuple[int, float]:
-    """How many answers are wrong, and the largest difference of one, relative to the largest
-    value of what is expected."""
+    """Return the number of wrong answers, and the largest difference of an answer, relative to the
+    largest expected value."""
     wrong, largest = 0, 0.0
     for number, future in enumerate(caller.futures):
         if future.exception() is not None:
@@ -160,7 +160,7 @@ def _checked(caller: Caller, expected: Sequence[torch.Tensor]) -> tuple[int, flo
 
 
 def _reordered(answered: Sequence[int]) -> int:
-    """Answers that came before that of an earlier request."""
+    """Count the answers that came before that of an earlier request."""
     latest, count = -1, 0
     for number in answered:
         count += number < latest
@@ -174,7 +174,7 @@ def _reordered(answered: Sequence[int]) -> int:
 def opener(
     system: System, model: torch.nn.Module, name: str, options: StreamOptions, threads: int
 ) -> Callable[[], Stream]:
-    """What opens a stream of the system."""
+    """Return a function that opens a stream of the system."""
     match system:
         case "stretto":
             many = stretto.batch(model, options=stretto.Options(threads=threads))
@@ -221,7 +221,8 @@ def measure(
     threads: int,
     **changes: Any,
 ) -> ServiceRecord:
-    """All systems under the same load, one after the other. `changes` are to the preset."""
+    """Measure all systems under the same load, one after the other. `changes` replace fields of
+    the preset."""
     torch.set_num_threads(threads)
     module, instances = build(model, preset, INSTANCES, **changes)
     with torch.no_grad(), limit_cpus(threads):
@@ -229,12 +230,12 @@ def measure(
         results = list[ServiceResult]()
         for system in systems:
             opened = opener(system, module, model, options, threads)
-            with opened() as stream:  # compiles, and packs what is packed
+            with opened() as stream:  # warm up: compile all programs and pack constants
                 for size in (1, options.max_batch, 1, 7, options.max_batch):
                     for future in [stream.submit(tree) for tree in instances[:size]]:
                         future.result()
-            # As a service does when it is ready: what was imported is not collected again, which
-            # stops all threads for 0.2 s.
+            # Services do this when they are ready: later garbage collections skip the imported
+            # objects, which otherwise stop all threads for 0.2 s.
             gc.collect()
             gc.freeze()
             results.append(run_load(opened, instances, expected, load, system, model))

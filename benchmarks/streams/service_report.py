@@ -1,4 +1,4 @@
-"""What a service did under load: as JSON, as a table, and as a picture of its latencies."""
+"""The results of a service under load: as JSON, as a table, and as a picture of its latencies."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _COLORS = {**BAR_COLORS, "hand": "#4c78a8"}
 class ServiceResult:
     """One system under one load.
 
-    lost: requests without an answer; failed: whose answer is an exception; wrong: whose answer is
-        not that of eager PyTorch within the tolerance of the benchmark; error: the largest
-        difference, relative.
-    reordered: answers that came before that of an earlier request of the same caller.
-    batch_ms, batch_mean_ms, batch_p99_ms: how long batches ran: the median, the mean, 99 %.
-    late_p99_ms: how much later than planned callers sent; part of the latencies.
-    latencies_ms: of each request, from the planned time to the answer.
+    lost: requests without an answer; failed: requests answered by an exception; wrong:
+    answers that differ from eager PyTorch's by more than the benchmark's tolerance;
+    error: the largest difference, relative. reordered: answers that came before that of
+    an earlier request of the same caller. batch_ms, batch_mean_ms, batch_p99_ms: run
+    time of batches: the median, the mean, the 99th percentile. late_p99_ms: delay of
+    callers behind their timetable; part of the latencies. latencies_ms: per request,
+    from the planned time to the answer.
     """
 
     system: str
@@ -50,8 +50,8 @@ class ServiceResult:
 
     @property
     def limit_ms(self) -> float:
-        """What 99 % of the latencies are to stay below: the wait, the batch that runs when a
-        request comes, and the request's own."""
+        """The limit for 99 % of the latencies: the wait, the batch that runs when a request comes,
+        and the request's own batch."""
         return self.max_wait_ms + 2.0 * self.batch_ms
 
     def percentile_ms(self, percent: float) -> float:
@@ -80,7 +80,7 @@ class ServiceRecord:
     results: tuple[ServiceResult, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data. Latencies are sorted, on few lines, with what is derived from them."""
+        """Return plain data, with latencies sorted, on few lines, and derived values."""
         data = asdict(self)
         for result, entry in zip(self.results, data["results"], strict=True):
             entry["limit_ms"] = result.limit_ms
@@ -96,7 +96,7 @@ class ServiceRecord:
 
     @staticmethod
     def of_dict(data: dict[str, Any]) -> ServiceRecord:
-        """What `as_dict` made."""
+        """Read the result of `as_dict`."""
         known = {item.name for item in fields(ServiceResult)}
         results: list[ServiceResult] = []
         for entry in data["results"]:

@@ -1,9 +1,9 @@
-"""What a program for many sizes costs beside one that was compiled for the size at hand.
+"""Cost of a program for many sizes, compared with one compiled for the size at hand.
 
     python -m benchmarks.streams.shapes [MODEL ...] [--threads N] [--json FILE]
 
-Each model of the zoo runs at three sizes, of which its one dynamic program has seen none before the
-first; the programs for one size and the dynamic one take turns.
+Each model of the zoo runs at three sizes. Its one dynamic program is compiled with
+`dynamic=True`, at the first of them; it and the programs for one size take turns.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ SMALL: dict[str, tuple[int, int, int]] = {"lstm": (3, 5, 8), "rae": (9, 12, 20)}
 
 @dataclass(frozen=True, slots=True)
 class ShapeResult:
-    """Medians in milliseconds of one model at one size. programs: how many the dynamic one is."""
+    """Median milliseconds of one model at one size. programs: number of programs of the dynamic
+    function."""
 
     model: str
     size: str
@@ -59,7 +60,7 @@ class ShapeResult:
 def measure(
     name: str, threads: int, protocol: Protocol, *, small: bool = False
 ) -> list[ShapeResult]:
-    """A model at its three sizes."""
+    """Measure a model at its three sizes."""
     entry, (varied, values) = ZOO[name], VARIED[name]
     config = entry.presets["small" if small else "full"]
     values = SMALL[name] if small else values
@@ -72,7 +73,7 @@ def measure(
             dynamic = stretto.compile(module, backend="cpu", options=options, dynamic=True)
             for _, inputs in cases:
                 _require_equal(dynamic(*inputs), module(*inputs))
-        except Exception as error:  # what cannot be compiled goes on record
+        except Exception as error:  # a model that cannot be compiled is a result
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             return [ShapeResult(name, varied, math.nan, math.nan, 0, reason)]
         for value, (_, inputs) in zip(values, cases, strict=True):

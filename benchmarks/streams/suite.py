@@ -1,4 +1,4 @@
-"""All streams on all systems, in turns, and what that gave as a table and as JSON."""
+"""All streams on all systems, in turns, and their results as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMIT_S = 1200.0
 
 @dataclass(frozen=True, slots=True)
 class StreamRecord:
-    """Every run of every stream, and where and with what they were made."""
+    """Every run of every stream, with the machine and versions of the measurement."""
 
     date: str
     commit: str | None
@@ -52,7 +52,7 @@ def run(
     small: bool = False,
     observe: Callable[[str, float], None] = lambda text, done: None,
 ) -> StreamRecord:
-    """Runs each stream on each system in a process of its own, `rounds` times in turns."""
+    """Run each stream on each system in a separate process, `rounds` times in turns."""
     runs = list[StreamResult]()
     turns = [(s, system) for s in streams for _ in range(rounds) for system in systems]
     for number, (stream, system) in enumerate(turns):
@@ -123,7 +123,7 @@ def _cells(record: StreamRecord, stream: str, system: str) -> list[str]:
 
 
 def publish(record: StreamRecord, console: Console, path: Path | None) -> None:
-    """Prints the table; the last column has the time of the calls over stretto's, per round."""
+    """Print the table; its last column is the time of the calls over stretto's, per round."""
     if not console.is_terminal:
         console.width = max(console.width, 120)
     console.print(table(record))

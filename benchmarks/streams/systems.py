@@ -1,4 +1,4 @@
-"""Who runs a stream: each system prepares a module once and is then called with any size."""
+"""The systems that run a stream: each prepares a module once and is then called with any size."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Call = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """call: takes the inputs of one call. compilations: how many there were up to now; None where
-    the system does not say. outputs: what a call returned, as arrays."""
+    """A prepared system. call: takes the inputs of one call. compilations: their number so far;
+    None if the system does not report it. outputs: the results of a call, as arrays."""
 
     call: Call
     compilations: Callable[[], int | None]
@@ -39,7 +39,7 @@ def compiled(
     from torch._dynamo.utils import counters
     from torch._inductor.utils import fresh_cache
 
-    fresh_cache().__enter__()  # the process ends with it
+    fresh_cache().__enter__()  # never left: the process runs this system only
     torch._dynamo.config.allow_rnn = True
     return Running(torch.compile(module, dynamic=True), lambda: counters["stats"]["unique_graphs"])
 

@@ -1,7 +1,7 @@
-"""One stream on one system, in a process of its own: prints what it took, as JSON.
+"""One stream on one system, in a separate process: prints its times, as JSON.
 
-Everything is counted from the first call on: compiling (`onnxruntime`: exporting) and all calls.
-`steady_s` are the same calls once more, of which none compiles.
+Everything is counted from the first call on: compiling (`onnxruntime`: exporting) and all
+calls. `steady_s` is the time of the same calls again, none of which compiles.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _CHECKED = 5
 class StreamResult:
     """Seconds and bytes of one stream on one system.
 
-    total_s: preparing and all calls. steady_s: all calls once more. slowest_s: the longest call.
-    error: the largest difference from eager, relative. memory: resident bytes before the first
-    call, after the calls, and after they were made once more. reason: why there are no figures.
+    total_s: preparing and all calls. steady_s: all calls once more. slowest_s: the
+    longest call. error: the largest difference from eager, relative. memory: resident
+    bytes before the first call, after the calls, and after they were repeated. reason:
+    why there are no figures.
     """
 
     stream: str
@@ -50,7 +51,7 @@ class StreamResult:
 
 
 def measure(name: str, system: str, calls: int, threads: int, small: bool) -> StreamResult:
-    """Runs the stream `name`. Errors of the system are its `reason`."""
+    """Run the stream `name`. An error of the system is recorded as the `reason`."""
     stream = STREAMS[name]
     module = made(stream, small)
     source = generator(SEED + 1)
@@ -76,7 +77,7 @@ def measure(name: str, system: str, calls: int, threads: int, small: bool) -> St
             )
         except Skipped as reason:
             return StreamResult(name, system, calls, reason=str(reason))
-        except Exception as problem:  # whatever a system throws at us goes on record
+        except Exception as problem:  # any exception of a system is a result, and recorded
             text = f"{type(problem).__name__}: {problem}".splitlines()[0]
             return StreamResult(name, system, calls, reason=text[:300])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -93,7 +94,7 @@ def _timed(call: Callable[..., object], inputs: tuple[Tensor, ...]) -> float:
 
 
 def resident() -> int:
-    """Bytes of this process that are in memory."""
+    """Return the bytes of this process that are in memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 

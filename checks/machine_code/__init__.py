@@ -1,9 +1,9 @@
-"""Checks what the compiler has made of a program's waits, signals and calls.
+"""Check the compiled code of a program's waits, signals and calls.
 
-The memory model of PTX, as the prelude argues with it, says what a correct text means. That the
-text arrives in the machine is checked here, on PTX, which Triton makes, and on SASS, which ptxas
-makes of it: `stretto.machines.cuda.machine_code` has what both are read into, `rules.py` what must
-hold on every path.
+The prelude's comments argue with the memory model of PTX that the program text is correct.
+This package checks that compilers keep it so, in PTX, which Triton makes, and in SASS,
+which ptxas makes from that: `stretto.machines.cuda.machine_code` is the form that both are
+parsed into, `rules.py` has the rules for every path.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ every hazard across calls ordered."""
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """polls: functions that look at counters. releases: instructions that publish progress. Who
-    knows that a program has waits or signals must see that they are not 0."""
+    """The result of a check. polls: number of functions that poll counters. releases: number of
+    instructions that publish progress. The caller must check that they are not 0 for a program
+    with waits or signals."""
 
     violations: tuple[Violation, ...]
     polls: int
@@ -34,7 +35,7 @@ class Checked:
 
 
 def check(functions: Iterable[Function]) -> Checked:
-    """All rules on all functions of a program."""
+    """Apply all rules to all functions of a program."""
     functions = tuple(functions)
     found = [one for function in functions for rule in RULES for one in violations(function, rule)]
     polls = [function for function in functions if is_poll(function)]
@@ -51,7 +52,7 @@ def check_ptx(ptx: str) -> Checked:
 
 
 def check_cubin(cubin: bytes) -> Checked:
-    """Raises BuildError where Triton's disassembler is missing."""
+    """Check a cubin. Raises BuildError if Triton's disassembler is missing."""
     from triton import knobs
 
     return check(_sass.functions(_sass.disassemble(cubin, knobs.nvidia.nvdisasm.path)))

@@ -1,4 +1,4 @@
-"""Which instructions of a compiled program run in loops."""
+"""Find the instructions of a compiled program that run in loops."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from stretto.machines.cuda.machine_code import Effect, Function, Instruction, ca
 def looped(
     functions: Sequence[Function], wanted: Callable[[Instruction], bool]
 ) -> list[tuple[Instruction, bool]]:
-    """The instructions of a program that are wanted, each with whether it runs in a loop: it can
-    follow itself, or its function is called by an instruction that does."""
+    """Return the wanted instructions of a program, each with True if it runs in a loop: it can
+    follow itself, or its function is called by an instruction that runs in a loop."""
     inside = {function.name: _in_loops(function) for function in functions}
     repeated: set[str] = set()
     while True:
@@ -36,7 +36,7 @@ def looped(
 
 
 def _in_loops(function: Function) -> set[int]:
-    """The instructions that can follow themselves."""
+    """Return the instructions that can follow themselves."""
     following = {n: list(function.successors(n)) for n in range(len(function.instructions))}
     groups = (group for group in components(following) if cyclic(group, following))
     return {n for group in groups for n in group}

@@ -1,6 +1,6 @@
-"""What must hold on every path of a compiled program, as tables: automata over `Effect`.
+"""Rules for every path of a compiled program, as tables: automata over `Effect`.
 
-A rule walks every path of every function from instruction to instruction, in a state that the
+A rule follows every path of every function from instruction to instruction, in a state that the
 effects change. `wrong` has the pairs of a state and an effect that break the rule.
 """
 
@@ -14,27 +14,27 @@ from enum import Enum, auto
 from stretto.machines.cuda.machine_code import Effect, Function
 
 POLL = re.compile(r"(?:^|\$_)poll__")
-"""Found in the compiler's names of the functions that are made of the prelude's `poll`."""
+"""Matches the compiler's names of functions made from the prelude's `poll`."""
 
 
 class State(Enum):
     START = auto()
-    # Of a wait.
-    POLLING = auto()  # in a function that polls, before its first look
-    LOOKED = auto()  # by the last instruction that has an effect
-    UNFENCED = auto()  # looked earlier; what was seen has not been acquired
-    FENCED = auto()  # the same, with a fence since
-    ACQUIRED = auto()  # by each thread, from what it has seen itself
-    FAILING = auto()  # the unit stops: what it reads or writes from here on holds no meaning
-    # Of a signal.
-    ORDERED = auto()  # a barrier follows all that the unit has done
+    # States of waits.
+    POLLING = auto()  # in a function that polls, before it has read a counter
+    LOOKED = auto()  # the last instruction with an effect read a counter
+    UNFENCED = auto()  # a counter was read earlier; its value has not been acquired
+    FENCED = auto()  # as UNFENCED, with a fence since
+    ACQUIRED = auto()  # each thread has acquired the value that it has read itself
+    FAILING = auto()  # the unit stops: its reads and writes no longer matter
+    # States of signals.
+    ORDERED = auto()  # a barrier follows all earlier work of the unit
     SEALED = auto()  # a fence follows that barrier
-    # Of copies to shared memory.
+    # States of copies to shared memory.
     COPYING = auto()
     COMMITTED = auto()
-    # Of constants in shared memory.
-    KEEPING = auto()  # stored, with no barrier since
-    READING = auto()  # loaded, with no barrier since
+    # States of constants in shared memory.
+    KEEPING = auto()  # stored, without a barrier since
+    READING = auto()  # loaded, without a barrier since
 
 
 Moves = Mapping[tuple[State, Effect], State]
@@ -43,8 +43,8 @@ Wrong = Mapping[tuple[State, Effect], str]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """moves: an effect that it does not name leaves the state as it is. in_polls: the state at the
-    beginning of functions that poll; others begin in START."""
+    """An automaton. moves: effects without an entry leave the state unchanged. in_polls: the
+    initial state in functions that poll; all others begin in START."""
 
     name: str
     moves: Moves
@@ -65,7 +65,8 @@ class Violation:
 
 
 def violations(function: Function, rule: Rule) -> list[Violation]:
-    """Each instruction that breaks the rule on some path from the beginning of the function."""
+    """Return each instruction that breaks the rule on some path from the beginning of the
+    function."""
     instructions = function.instructions
     pending = [(0, rule.in_polls if is_poll(function) else State.START)] if instructions else []
     seen = set(pending)
@@ -100,10 +101,11 @@ _LEAVING = (*_DATA, Effect.PUBLISH, Effect.CALL, Effect.RETURN)
 
 
 def _waits() -> Rule:
-    """A look, a fence of the thread that has looked, a barrier, and only then anything else.
+    """After reading a counter: a fence of the thread that has read it, a barrier, and only
+    then anything else.
 
-    The fence may be part of the look: an acquire load, which is in SASS a strong load with the
-    invalidation directly behind it.
+    The fence may be part of the read: an acquire load, which in SASS is a strong load
+    directly followed by the invalidation.
     """
     before = (State.START, State.POLLING, State.ACQUIRED)
     moves = {
@@ -116,7 +118,7 @@ def _waits() -> Rule:
         (State.UNFENCED, Effect.FENCE): State.FENCED,
         (State.FENCED, Effect.BARRIER): State.UNFENCED,
         (State.FENCED, Effect.INVALIDATE): State.ACQUIRED,
-        # A barrier before the fence does not help: other threads read before this one's fence.
+        # A barrier before the fence is no help: other threads would read before this one's fence.
         (State.ACQUIRED, Effect.BARRIER): State.START,
         **{(state, Effect.FAIL): State.FAILING for state in (*_LOOKED, *before[1:])},
     }

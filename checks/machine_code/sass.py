@@ -1,11 +1,11 @@
-"""Disassembles cubins and reads the result, SASS of compute capability 8.0 to 12.0.
+"""Disassemble cubins and parse the result, SASS of compute capability 8.0 to 12.0.
 
-What its instructions do is nowhere documented. What is assumed here is what ptxas makes of each
-operation of PTX: of fence.acq_rel.gpu `MEMBAR.ALL.GPU; ERRBAR; CGAERRBAR; CCTL.IVALL`, of
-ld.acquire.gpu `LDG.E.STRONG.GPU; CCTL.IVALL`, of a release exchange `MEMBAR.ALL.GPU; ERRBAR;
-CGAERRBAR; ATOMG.E.EXCH.STRONG.GPU`, of ld.volatile `LDG.E.STRONG.SYS`. Constants in shared memory
-are loaded and stored at an offset below zero, from its end; whatever else lies there, from its
-beginning.
+The instructions are not documented. The assumption is that ptxas translates each operation
+of PTX as observed: fence.acq_rel.gpu to `MEMBAR.ALL.GPU; ERRBAR; CGAERRBAR; CCTL.IVALL`,
+ld.acquire.gpu to `LDG.E.STRONG.GPU; CCTL.IVALL`, a release exchange to `MEMBAR.ALL.GPU;
+ERRBAR; CGAERRBAR; ATOMG.E.EXCH.STRONG.GPU`, ld.volatile to `LDG.E.STRONG.SYS`. Constants in
+shared memory are addressed by a negative offset, from its end; all other data there from
+its beginning.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INSTRUCTION = re.compile(
     r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z]\w*(?:\.\w+)*)(.*?);?\s*$"
 )
 _SCHEDULING = re.compile(r"\s+[&?]\w")
-"""Where what compute capability 12.0 says of the pipeline begins."""
+"""Start of the scheduling information of compute capability 12.0."""
 _TARGET = re.compile(r"\.L\w+")
 _EXCLUSIVE_OR = re.compile(r"^R\d+, R\d+, R\d+, RZ, 0x3c,")
 _ADDRESS = re.compile(r"(?<!desc)\[(U?R\d+)(?:\.64)?\]")
@@ -35,7 +35,7 @@ _COPIES = ("MOV", "UMOV", "IMAD", "LDC", "ULDC", "R2UR")
 _ELSEWHERE = frozenset(
     ("LDC", "LDCU", "LDL", "LDS", "LDSM", "LDTM", "STL", "STS", "STSM", "STTM", "ATOMS", "REDUX")
 )
-"""Loads, stores and reductions that are not of global memory."""
+"""Loads, stores and reductions that do not access global memory."""
 
 
 def disassemble(cubin: bytes, nvdisasm: str) -> str:
@@ -56,7 +56,7 @@ def disassemble(cubin: bytes, nvdisasm: str) -> str:
 
 
 def functions(text: str) -> list[Function]:
-    """The functions of what nvdisasm prints."""
+    """Parse the functions in nvdisasm's output."""
     names = {match[1] for line in text.splitlines() if (match := _TYPE.match(line))}
     found: list[Function] = []
     instructions: list[Instruction] = []
@@ -81,7 +81,7 @@ def functions(text: str) -> list[Function]:
 
 
 def _instruction(place: int, predicate: str | None, name: str, rest: str) -> Instruction:
-    """Raises ValueError for a jump whose targets are not known."""
+    """Parse an instruction. Raises ValueError for a jump whose targets are unknown."""
     operands = _SCHEDULING.split(rest)[0].strip()
     parts = tuple(name.split("."))
     text = " ".join(f"{f'@{predicate} ' if predicate else ''}{name} {operands}".split())
@@ -142,7 +142,7 @@ def _effects(parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
 
 
 def _others(name: str) -> tuple[Effect, ...]:
-    """Of an instruction of which nothing is known the worst is assumed, by how its name begins."""
+    """Assume the worst effect of an unknown instruction, by the beginning of its name."""
     if name in _ELSEWHERE:
         return ()
     kinds = {
@@ -157,8 +157,9 @@ def _others(name: str) -> tuple[Effect, ...]:
 
 
 def _refined(function: Function) -> Function:
-    """What single instructions do not tell. From a look at the error word nothing is acquired. A
-    branch by which the other threads skip a compare-and-swap is the failure of the unit, too."""
+    """Correct effects that depend on several instructions. A read of the error word acquires
+    nothing. A branch by which the other threads skip a compare-and-swap is also the failure of
+    the unit."""
     instructions = list(function.instructions)
     for index, one in enumerate(function.instructions):
         if Effect.LOOK in one.effects and _is_error_word(function, index):
@@ -169,7 +170,7 @@ def _refined(function: Function) -> Function:
 
 
 def _skips(function: Function, index: int) -> int | None:
-    """The branch before an instruction whose target is behind it."""
+    """Return the last branch before an instruction that jumps past it; None if there is none."""
     for before in range(index - 1, -1, -1):
         one = function.instructions[before]
         if before + 1 in function.labels.values() or (one.targets and not one.falls_through):
@@ -180,8 +181,8 @@ def _skips(function: Function, index: int) -> int | None:
 
 
 def _is_error_word(function: Function, index: int) -> bool:
-    """Whether the address is that of the control block itself: a copy of an argument, without an
-    offset. A counter's address has one, and that of the thread besides."""
+    """Return True if the address is that of the control block itself: a copy of an argument,
+    without an offset. A counter's address has an offset, and depends on the thread."""
     address = _ADDRESS.search(function.instructions[index].text)
     return address is not None and _is_copied(function, index, address[1], ())
 
@@ -200,11 +201,11 @@ def _is_copied(function: Function, index: int, register: str, seen: Sequence[int
 
 
 def _copied_from(text: str) -> list[str] | None:
-    """The registers of which an instruction gives a copy; None where it does anything else."""
+    """Return the registers that an instruction copies; None if it does anything else."""
     name, operands = _parted(text)
     sources = re.findall(r"\bU?R\d+\b", operands)[1:]
     if name == "LOP3.LUT" and _EXCLUSIVE_OR.search(operands):
-        return sources  # three of them let two registers trade places
+        return sources  # three exclusive ors exchange two registers
     is_number = "0x" in operands.partition("c[")[0]
     if name.split(".")[0] not in _COPIES or "HI" in name or is_number or len(sources) > 1:
         return None
@@ -212,7 +213,7 @@ def _copied_from(text: str) -> list[str] | None:
 
 
 def _defined(text: str) -> list[str]:
-    """The registers that an instruction may define."""
+    """Return the registers that an instruction may define."""
     name, operands = _parted(text)
     match = re.match(r"(?:P\w+, )*(U?R)(\d+)\b", operands)
     if match is None or name.startswith(("ST", "BRA", "RED")):
@@ -223,6 +224,6 @@ def _defined(text: str) -> list[str]:
 
 
 def _parted(text: str) -> tuple[str, str]:
-    """The name of an instruction, and its operands."""
+    """Split an instruction into its name and its operands."""
     name, _, operands = re.sub(r"^@\S+ ", "", text).partition(" ")
     return name, operands

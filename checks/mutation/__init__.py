@@ -1,8 +1,9 @@
-"""Breaks DevicePrograms at random: what the verifier has to find.
+"""Break DevicePrograms at random, to test the verifier.
 
-`mutate` makes one change somewhere in a program: to items of leaves, to control nodes, to frames,
-to numbers and buffers inside of kernels. A change of a kernel or of a declared buffer may be made
-to the source tree too: then it is not the schedule that is wrong, but what it was made for.
+`mutate` makes one change somewhere in a program: to items of leaves, to control nodes, to
+frames, to numbers and buffers inside of kernels. A change of a kernel or of a declared
+buffer may be made to the source tree too: then the schedule is right for its source, but
+the source itself has changed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ KINDS = (*items.CHANGES, *control.CHANGES, *memory.CHANGES)
 
 
 def mutate(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mutant:
-    """The program with one change, drawn from `rng`; it differs from the program."""
+    """Return the program with one change, drawn from `rng`; it always differs from the program."""
     while True:
         kind = rng.choice(KINDS)
         try:

@@ -35,7 +35,7 @@ def _node_change(
     change: Callable[[Node[Schedule], random.Random], Node[Schedule]],
     *kinds: type,
 ) -> Change:
-    """A change of one control node."""
+    """Make a change of a program from one of a control node."""
 
     def apply(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mutant:
         path = pick(rng, _nodes(program.tree, kinds))
@@ -48,7 +48,7 @@ def _node_change(
 
 
 def _children(node: Node[Schedule], rng: random.Random) -> Node[Schedule]:
-    """Drops, duplicates or exchanges children of a sequence."""
+    """Drop, duplicate or exchange children of a sequence."""
     assert isinstance(node, Seq)
     items = list(node.children)
     if len(items) < 2:
@@ -76,7 +76,7 @@ def _arms(node: Node[Schedule], rng: random.Random) -> Node[Schedule]:
 
 
 def _unwrapped(node: Node[Schedule], rng: random.Random) -> Node[Schedule]:
-    """The body of a loop or an arm of a branch, instead of the whole node."""
+    """Replace a loop by its body, or a branch by one of its arms."""
     match node:
         case For(body=body) | While(body=body):
             return body
@@ -87,7 +87,7 @@ def _unwrapped(node: Node[Schedule], rng: random.Random) -> Node[Schedule]:
 
 
 def _bounds(node: Node[Schedule], rng: random.Random) -> Node[Schedule]:
-    """Another number of iterations, but a small one."""
+    """Change the number of iterations, to a small one."""
     assert isinstance(node, For)
     changed = [Const(rng.randint(-1, 4), node.stop.dtype), node.start, node.stop]
     match rng.randrange(3):
@@ -100,7 +100,7 @@ def _bounds(node: Node[Schedule], rng: random.Random) -> Node[Schedule]:
 
 
 def _parallel(node: Node[Schedule], rng: random.Random) -> Node[Schedule]:
-    """Iterations run on units of their own, or no longer."""
+    """Toggle whether iterations run on separate units."""
     assert isinstance(node, For)
     return replace(node, parallel=not node.parallel)
 
@@ -131,7 +131,7 @@ def _condition(node: Node[Schedule], rng: random.Random) -> Node[Schedule]:
 
 
 def _call(node: Node[Schedule], rng: random.Random) -> Node[Schedule]:
-    """Other arguments, or other places for results."""
+    """Change the arguments, or the buffers for results."""
     assert isinstance(node, Call)
     bound = list(node.tensors)
     a, b = (rng.randrange(len(bound)) for _ in range(2)) if bound else (0, 0)
@@ -163,4 +163,4 @@ CHANGES: tuple[Change, ...] = (
     _node_change(_call, Call),
     another(Reg),
 )
-"""The more often one is listed, the more often it is drawn."""
+"""The changes, each listed as often as it should be drawn."""

@@ -1,4 +1,4 @@
-"""Changes of a leaf: of the items that its units run, one after the other."""
+"""Changes of a leaf: of the items that its units run in order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Units = list[list[Item]]
 def _leaf_change(
     change: Callable[[Units, random.Random], str],
 ) -> Change:
-    """A change of the lists of items of one leaf."""
+    """Make a change of a program from one of the lists of items of a leaf."""
 
     def apply(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mutant:
         path = pick(rng, list(places(program.tree, lambda v: isinstance(v, Schedule))))
@@ -47,7 +47,7 @@ def _leaf_change(
 def _item(
     units: Units, rng: random.Random, kinds: type | tuple[type, ...] = object
 ) -> tuple[int, int]:
-    """A unit and the index of one of its items."""
+    """Pick a unit and the index of one of its items."""
     found = [
         (unit, index)
         for unit, items in enumerate(units)
@@ -58,7 +58,7 @@ def _item(
 
 
 def _statement(units: Units, rng: random.Random) -> Item:
-    """One of the statements on registers, which all units run."""
+    """Pick one of the statements on registers, which all units run."""
     unit, index = _item(units, rng)
     item = units[unit][index]
     if isinstance(item, Run | Wait | Signal):
@@ -92,7 +92,7 @@ def _move(units: Units, rng: random.Random) -> str:
 
 @_leaf_change
 def _move_everywhere(units: Units, rng: random.Random) -> str:
-    """A register statement on all units, past one or more runs."""
+    """Move a register statement on all units, past one or more runs."""
     item = _statement(units, rng)
     shift = rng.choice([-3, -2, -1, 1, 2, 3, 100, -100])
     for items in units:
@@ -131,7 +131,7 @@ def _exchange_units(units: Units, rng: random.Random) -> str:
 
 @_leaf_change
 def _change_item(units: Units, rng: random.Random) -> str:
-    """Another number in a wait, a signal or a run."""
+    """Change a number in a wait, a signal or a run."""
     unit, index = _item(units, rng, (Wait, Signal, Run))
     item = units[unit][index]
     path = pick(rng, list(places(item, is_number)))
@@ -142,7 +142,7 @@ def _change_item(units: Units, rng: random.Random) -> str:
 
 @_leaf_change
 def _retarget_run(units: Units, rng: random.Random) -> str:
-    """Two runs trade their kernels or their tasks."""
+    """Exchange two runs, or their kernels."""
     unit, index = _item(units, rng, Run)
     other, place = _item(units, rng, Run)
     one, two = units[unit][index], units[other][place]
@@ -173,7 +173,7 @@ def _no_waits(units: Units, rng: random.Random) -> str:
 
 @_leaf_change
 def _change_statement(units: Units, rng: random.Random) -> str:
-    """Another number or register in a statement, on all units."""
+    """Change a number or register in a statement, on all units."""
     item = _statement(units, rng)
     path = pick(rng, list(places(item, lambda v: is_number(v) or isinstance(v, Reg))))
     value = at_path(item, path)
@@ -197,4 +197,4 @@ CHANGES: tuple[Change, ...] = (
     *(_exchange_units, _insert, _insert, _no_waits, _retarget_run, _change_steps),
     *(_move_everywhere, _move_everywhere, _drop_everywhere, _change_statement),
 )
-"""The more often one is listed, the more often it is drawn."""
+"""The changes, each listed as often as it should be drawn."""

@@ -26,7 +26,7 @@ from stretto.device.tree import Tree
 
 
 def _frames(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mutant:
-    """Another place for a buffer, or another size of the frame."""
+    """Change the placement of a buffer, or the size of the frame."""
     number = rng.randrange(len(program.frames))
     name, frame = program.frames[number]
     placed = list(frame.placements)
@@ -61,7 +61,7 @@ def _frames(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> M
 
 
 def _slots(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mutant:
-    """Another slot, place or size for a buffer whose size the call decides, or another slot."""
+    """Change the slot, place or size of a buffer whose size the call decides, or change a slot."""
     number, (name, frame) = pick(
         rng, [(n, pair) for n, pair in enumerate(program.frames) if pair[1].sized]
     )
@@ -92,7 +92,7 @@ def _slots(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mu
 
 
 def _declarations(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mutant:
-    """Locals, params, results and externals of a function, of the program alone."""
+    """Change locals, params, results or externals of a function, in the program alone."""
     function = rng.choice(program.tree.functions)
     found = [
         (owner, name, value)
@@ -130,7 +130,7 @@ def _declarations(program: DeviceProgram, source: Tree[Body], rng: random.Random
 
 
 def _buffers(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mutant:
-    """A declared buffer gets another size, everywhere or not everywhere."""
+    """Change the size of a declared buffer, in the whole program or without its kernels."""
     declared = [b for f in program.tree.functions for b in (*f.locals, *f.tensors)]
     buffer = pick(rng, [b for b in (*declared, *program.tree.externals) if b.shape])
     at = rng.randrange(len(buffer.shape))
@@ -156,7 +156,8 @@ def _resized(
 
 
 def _kernels(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mutant:
-    """A number, a buffer or a stage of a kernel; in the source too, or in the program alone."""
+    """Change a number, a buffer or a stage of a kernel; in the source too, or in the program
+    alone."""
     kernel = pick(rng, [k for k in program.kernels if k.call is None])
     made, text = _changed_kernel(kernel, program, rng)
     kernels = tuple(made if k is kernel else k for k in program.kernels)
@@ -218,4 +219,4 @@ CHANGES: tuple[Change, ...] = (
     ),
     *(_units, another(Buffer)),
 )
-"""The more often one is listed, the more often it is drawn."""
+"""The changes, each listed as often as it should be drawn."""

@@ -1,4 +1,5 @@
-"""Mutants, and parts anywhere inside of a program: dataclasses and tuples of them."""
+"""Mutants, and access to parts at any depth of a program, which is made of dataclasses and
+tuples."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`source`: the tree that `program` is to be a schedule of. `same_source`: it is unchanged."""
+    """A changed program. `source`: the tree that `program` should be a schedule of. `same_source`:
+    True if it is unchanged."""
 
     program: DeviceProgram
     source: Tree[Body]
@@ -26,11 +28,11 @@ class Mutant:
 
 
 class NotApplicable(Exception):
-    """The program has nothing that a change of this kind could be made to."""
+    """Raised if the program has nothing that this kind of change can be made to."""
 
 
 Change = Callable[[DeviceProgram, Tree[Body], random.Random], Mutant]
-"""Changes a program, and where it says so the tree that the program was made of."""
+"""Changes a program, and in some cases its source tree too."""
 
 Path = tuple[str | int, ...]
 
@@ -48,7 +50,7 @@ def _parts(value: Any) -> Iterator[tuple[str | int, Any]]:
 
 
 def places(value: Any, wanted: Callable[[Any], bool], path: Path = ()) -> Iterator[Path]:
-    """Where inside of a value something wanted is."""
+    """Yield the paths of all wanted parts inside of a value."""
     if wanted(value):
         yield path
     for step, part in _parts(value):
@@ -62,7 +64,7 @@ def at_path(value: Any, path: Path) -> Any:
 
 
 def with_part(value: V, path: Path, new: Any) -> V:
-    """The value with another part at a place."""
+    """Return the value with the part at a path replaced."""
     if not path:
         return new
     step, rest = path[0], path[1:]
@@ -75,7 +77,7 @@ def with_part(value: V, path: Path, new: Any) -> V:
 
 
 def replaced_everywhere(value: V, old: object, new: object) -> V:
-    """The value with every part that equals `old` replaced."""
+    """Return the value with every part that equals `old` replaced."""
     if type(value) is type(old) and value == old:
         return cast(V, new)
     if isinstance(value, tuple):
@@ -110,7 +112,8 @@ def other_name(reg: Reg) -> str:
 
 
 def another(kind: type[Reg | Buffer]) -> Change:
-    """A register or buffer in a control node or a statement becomes another one of the program."""
+    """Replace a register or buffer in a control node or a statement by another one of the
+    program."""
 
     def apply(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> Mutant:
         paths = list(places(program.tree, lambda value: isinstance(value, kind)))

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from stretto.batching.batched import Batched, batch
     from stretto.batching.compiled import flatten
     from stretto.batching.markers import concurrent, phase
+    from stretto.call import dynamo
     from stretto.call.compiled import Compiled, compile
     from stretto.call.loaded import Loaded, load
     from stretto.extending.declare import kernel
@@ -64,6 +65,7 @@ __all__ = [
     "batch",
     "compile",
     "concurrent",
+    "dynamo",
     "flatten",
     "graph_memory",
     "kernel",
@@ -92,6 +94,8 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     """Import a name of the package on its first use."""
+    if name == "dynamo":
+        return import_module("stretto.call.dynamo")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f"stretto.{_MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""Components of directed graphs, which are given as the successors of each node."""
+"""Strongly connected components of directed graphs, given as the successors of each node."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ N = TypeVar("N", bound=Hashable)
 
 
 def components(successors: Mapping[N, Iterable[N]]) -> list[list[N]]:
-    """The strongly connected components (Tarjan 1972, without recursion), each after all that it
-    leads to; those of acyclic graphs are single nodes in postorder. Successors that are no keys are
-    nodes without successors."""
+    """Return the strongly connected components (Tarjan 1972, without recursion), each after
+    all those it leads to.
+
+    The components of acyclic graphs are single nodes in postorder. Successors that are no
+    keys are nodes without successors.
+    """
     found: list[list[N]] = []
     index: dict[N, int] = {}
     low: dict[N, int] = {}

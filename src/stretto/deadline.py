@@ -1,4 +1,4 @@
-"""When a run has to end: `Options(timeout=...)` on every machine that looks at the clock."""
+"""The deadline of a run: `Options(timeout=...)` for every machine that checks the clock."""
 
 import math
 import time
@@ -12,21 +12,23 @@ TIMED_OUT_REMEDY = "check that its loops end, or allow more time"
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """When a run has to end, in seconds of the monotonic clock."""
+    """The time at which a run has to end, in seconds of the monotonic clock; infinity for no
+    limit."""
 
     at: float = math.inf
 
     @classmethod
     def after(cls, timeout: float | None) -> "Deadline":
-        """That of a run that begins now and may take `timeout` seconds; None is no limit."""
+        """Return the deadline of a run that begins now and may take `timeout` seconds; None is no
+        limit."""
         return cls() if timeout is None else cls(time.monotonic() + timeout)
 
     @property
     def nanoseconds(self) -> int:
-        """As printed programs read it: 0 is no deadline."""
+        """The deadline as printed programs read it; 0 is no deadline."""
         return 0 if self.at == math.inf else int(self.at * 1e9)
 
     def check(self) -> None:
-        """Raises RunError after the deadline."""
+        """Raise RunError after the deadline."""
         if self.at != math.inf and time.monotonic() > self.at:
             raise RunError(TIMED_OUT, remedy=TIMED_OUT_REMEDY)

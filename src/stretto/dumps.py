@@ -14,8 +14,8 @@ from stretto.errors import BuildError
 class Dumper:
     """Writes texts into a folder, numbered in order; without a folder it writes nothing.
 
-    What is in the folder already stays: numbers go on from the largest one, so that each signature,
-    and each process, adds files. No link is followed.
+    Existing files stay: numbers continue after the largest one, so that each signature, and
+    each process, adds files. Links are not followed.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
@@ -28,7 +28,7 @@ class Dumper:
                 self.number = max((int(found[0]) + 1 for found in taken if found), default=0)
 
     def text(self, name: str, text: str) -> None:
-        """Writes the next file, `<number>-<name>`."""
+        """Write the next file, `<number>-<name>`."""
         if self.folder is None:
             return
         with _reported():
@@ -39,6 +39,7 @@ class Dumper:
 
 @contextmanager
 def _reported() -> Generator[None]:
+    """Turn an OSError inside the block into a BuildError."""
     try:
         yield
     except OSError as error:
@@ -47,9 +48,10 @@ def _reported() -> Generator[None]:
 
 
 def _write_new(path: Path, text: str) -> bool:
-    """Writes a file that is not there yet; False where there is something, be it a link."""
+    """Write a file unless something with its name exists, even a link; return True if it was
+    written."""
     try:
-        with path.open("x") as file:  # never opens what a link leads to
+        with path.open("x") as file:  # "x" never follows a link
             file.write(text)
     except FileExistsError:
         return False

@@ -1,4 +1,4 @@
-"""Every error stretto raises on purpose: one tree, a class per stage.
+"""All errors that stretto raises on purpose: one class hierarchy, with a class per stage.
 
 An error says what went wrong, where in the user's source, and what to do about it. Exceptions
 raised by the user's own function are never wrapped; a bare `ValueError` is raised only for a
@@ -16,10 +16,11 @@ from stretto.text import Writer, caret
 class SourceLocation:
     """A place in the user's source.
 
-    `line` counts from 1. Columns are what `ast` and `co_positions` give: they count from 0, in
-    bytes of the line's UTF-8. `end_column` is None where the end is unknown or on a later line.
-    `module` is the path of the module in whose `forward` the place was reached, as
-    `layers.3.q_proj`; it is no part of the place, which many modules may share.
+    `line` counts from 1. Columns are those of `ast` and `co_positions`: they count from 0,
+    in bytes of the line's UTF-8. `end_column` is None if the end is unknown or on a later
+    line. `module` is the path of the module whose `forward` reached the place, as
+    `layers.3.q_proj`; it does not count in comparisons, since many modules may share a
+    place.
     """
 
     file: str
@@ -39,16 +40,18 @@ class SourceLocation:
         return "site-packages" in self.file or "dist-packages" in self.file
 
     def source(self) -> str:
-        """The source line without its newline; empty where the source cannot be read."""
+        """Return the source line without its newline; empty if the source cannot be read."""
         return linecache.getline(self.file, self.line).rstrip()
 
 
 class StrettoError(Exception):
-    """Base of the tree. `message` is the reason, the rest is shown below it where it is known.
+    """Base class of all errors. `message` is the reason; the other fields are shown below it
+    if known.
 
-    `op` is the printed operator (or a larger piece of IR) that the error is about; `remedy` says
-    what the user can change. `stage` names the stage of a compile that failed, and its pass; None:
-    the function was not captured, or no compile was going on.
+    `op` is the printed operator (or a larger part of the IR) that the error is about;
+    `remedy` says what the user can change. `stage` names the stage of a compile that
+    failed, and its pass; None if the function could not be captured, or if no compile was
+    going on.
     """
 
     stage: str | None = None
@@ -61,8 +64,8 @@ class StrettoError(Exception):
         remedy: str | None = None,
         op: str | None = None,
     ) -> None:
-        # Only the message goes into `args`: pickle calls the class with `args` and restores the
-        # attributes from `__dict__`, so errors cross process borders whole.
+        # Only the message is in `args`: pickle calls the class with `args` and restores the
+        # attributes from `__dict__`, so errors pass between processes complete.
         super().__init__(message)
         self.message = message
         self.location = location
@@ -84,7 +87,7 @@ class StrettoError(Exception):
         return lines.text().rstrip("\n")
 
     def advice(self) -> str | None:
-        """The remedy that is shown."""
+        """Return the remedy to show."""
         return self.remedy
 
 
@@ -92,7 +95,8 @@ class CaptureError(StrettoError):
     """The user's Python cannot be turned into a Program."""
 
     def advice(self) -> str | None:
-        """The remedy that is shown. Nobody changes the code of a library for it."""
+        """Return the remedy to show. For a place in a library, whose code the user does not
+        change, it is fallback."""
         if self.location is not None and self.location.is_of_library:
             return "compile with fallback=True, which runs this line in Python"
         return self.remedy
@@ -103,11 +107,11 @@ class VerifyError(StrettoError):
 
 
 class PassError(StrettoError):
-    """A pass was asked for something it cannot do, or its input is not what it needs."""
+    """A pass was requested to do something it cannot do, or its input is not what it needs."""
 
 
 class InternalError(StrettoError):
-    """A stage of the compiler failed in a way that it does not provide for: a bug of stretto."""
+    """A stage of the compiler failed in an unforeseen way: a bug of stretto."""
 
 
 class ScheduleError(StrettoError):
@@ -115,7 +119,7 @@ class ScheduleError(StrettoError):
 
 
 class CodegenError(StrettoError):
-    """A DeviceProgram cannot be printed for the machine that was asked for."""
+    """A DeviceProgram cannot be printed for the requested machine."""
 
 
 class BuildError(StrettoError):
@@ -127,13 +131,13 @@ class RunError(StrettoError):
 
 
 class OtherProgram(RunError):
-    """A condition on the content of tensors goes another way than in the call that the program was
-    captured for. A compiled function then runs the program for that way."""
+    """A condition on the content of tensors has another value than in the call that the program
+    was captured for. A compiled function then runs the program for that value."""
 
 
 class NotLowered(CaptureError, CodegenError):
-    """A Program has something that no machine can run, such as a tensor whose size nothing bounds
-    where memory for it has to be set apart."""
+    """A Program has something that no machine can run, such as a tensor that needs memory but
+    whose size has no bound."""
 
     def __init__(self, message: str, *, remedy: str | None = None, **known: Any) -> None:
         usual = "or compile with fallback=True, which runs it in Python"
@@ -141,25 +145,25 @@ class NotLowered(CaptureError, CodegenError):
 
 
 class RaisesInPython(RunError):
-    """A run comes to an exception that shows values of the run, or to what only Python can do. A
-    compiled function then runs in Python, from the start of the call."""
+    """A run comes to an exception that shows values of the run, or to something that only Python
+    can do. A compiled function then runs in Python, from the start of the call."""
 
 
 class OnlyInPython(RaisesInPython):
-    """A run comes to what only Python can do, such as an int beyond 64 bits. Where there is no
-    Python to run in, as for a function loaded from a file, it is an error of the run."""
+    """A run comes to something that only Python can do, such as an int beyond 64 bits. If it
+    cannot run in Python, as for a function loaded from a file, the error is raised to the user."""
 
 
 class LibraryLayoutError(NotLowered):
-    """An operator without a kernel of its own is called on a tensor whose memory it cannot take.
-    target: the operator."""
+    """An operator without a kernel in stretto is called on a tensor whose memory layout it cannot
+    take. target: the operator."""
 
     target: str = ""
 
 
 class NotCaptured(CaptureError, RunError):
-    """A run comes to an arm of a branch that its program does not have, since that could not be
-    captured. What could not, and where, is in the message."""
+    """A run comes to an arm of a branch that its program lacks, since it could not be captured.
+    The message says what could not be captured, and where."""
 
     def __init__(self, message: str, *, remedy: str | None = None, **known: Any) -> None:
         usual = "change the code there, or compile with fallback=True, which runs it in Python"
@@ -171,19 +175,20 @@ class StreamFull(RunError):
 
 
 class StreamClosed(RunError):
-    """A request for a stream that has been closed, or was closed before it took the request."""
+    """A request to a stream that is closed, or that closed before it took the request."""
 
 
 class SaveError(StrettoError):
-    """A compiled function holds what a file cannot, or the file cannot be written."""
+    """A compiled function has something that a file cannot hold, or the file cannot be written."""
 
 
 class LoadError(StrettoError):
-    """A file is damaged, of another version, or not one that stretto has saved."""
+    """A file is damaged, of another version, or not written by stretto."""
 
 
 class StrettoWarning(UserWarning):
-    """The result is right, but not got the way the user may expect (eager, many signatures)."""
+    """The result is right, but was computed in a way that the user may not expect (eager, many
+    signatures)."""
 
 
 def _write_source(lines: Writer, location: SourceLocation) -> None:
@@ -210,7 +215,7 @@ def _characters(source: str, byte_column: int) -> int:
 
 
 def _write_labelled(lines: Writer, label: str, text: str) -> None:
-    """`label: text`, where further lines of a longer text stand below, one step in."""
+    """Write `label: text`; further lines of the text follow below, indented by one step."""
     first, *others = text.rstrip("\n").split("\n")
     lines.write(f"{label}: {first}")
     with lines.indent():

@@ -1,6 +1,6 @@
-"""Failures of a stage of the compiler: which stage it was, and how a bug is reported.
+"""Failures of a compile stage: record which stage failed, and how to report a bug.
 
-A compile ends in an error of the tree (`errors.py`) that names its stage, whatever a stage raises.
+A compile ends in an error of `errors.py` that names its stage, whatever exception the stage raises.
 So `fallback=True` can tell a failure of a compile from one of a run, and a user can report a bug.
 """
 
@@ -33,15 +33,15 @@ _COMPILER = (
     str(Path(__file__).parent),
     *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
 )
-"""Folders of code that runs while a program is compiled: stretto itself, and libraries."""
+"""Folders of code that runs during a compile: stretto itself, and libraries."""
 
 
 @contextmanager
 def stage_failures(stage: str) -> Generator[None]:
-    """Around a stage of a compile: what it raises is an error of the tree that names the stage.
+    """Turn every exception of a compile stage into a StrettoError that names the stage.
 
-    The innermost stage is named. What a handler of the user's raises meanwhile, as that of a
-    signal, passes unchanged.
+    Of nested stages the innermost is named. Exceptions of the user's own handlers, such as
+    a signal handler, pass unchanged.
     """
     try:
         yield
@@ -50,7 +50,7 @@ def stage_failures(stage: str) -> Generator[None]:
         raise
     except MemoryError:
         raise
-    except Exception as error:  # whatever a stage raises: it must not reach users as their own
+    except Exception as error:  # users must not take a bug of stretto for their own exception
         if not _is_of_compiler(error):
             raise
         failure = internal_error(error)
@@ -59,7 +59,7 @@ def stage_failures(stage: str) -> Generator[None]:
 
 
 def internal_error(error: Exception) -> InternalError:
-    """The error that a user sees for one that is a bug of stretto."""
+    """Return the error that a user sees for an exception that is a bug of stretto."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{Path(frame.filename).name}:{frame.lineno}, in {frame.name}"
     reason = f"{type(error).__name__}: {error}".rstrip(": ")
@@ -67,23 +67,25 @@ def internal_error(error: Exception) -> InternalError:
 
 
 def is_assertion(error: Exception) -> bool:
-    """Whether an `assert` of stretto itself does not hold."""
+    """Return True if an `assert` of stretto itself failed."""
     if not isinstance(error, AssertionError):
         return False
     return traceback.extract_tb(error.__traceback__)[-1].filename.startswith(_COMPILER[0])
 
 
-def is_of_compile(error: StrettoError) -> bool:
-    """Whether a compile failed, and no run."""
+def is_compile_failure(error: StrettoError) -> bool:
+    """Return True if the error is from a compile, not from a run."""
     return error.stage is not None or isinstance(error, CaptureError)
 
 
-def is_defect(error: StrettoError) -> bool:
-    """Whether the failure of a compile is to be reported."""
+def is_reportable_bug(error: StrettoError) -> bool:
+    """Return True if the failure is a bug of stretto that the user should report."""
     return error.remedy is not None and REPORT in error.remedy
 
 
 def _name_stage(error: StrettoError, stage: str) -> None:
+    """Set the stage of an error, unless it has one or is no failure of a compile, and the remedy
+    of a bug."""
     if error.stage is not None or isinstance(error, CaptureError | RunError):
         return
     error.stage = stage
@@ -92,5 +94,6 @@ def _name_stage(error: StrettoError, stage: str) -> None:
 
 
 def _is_of_compiler(error: Exception) -> bool:
+    """Return True if code of stretto or of a library raised the error, not the user's."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return frame.filename.startswith(("<", *_COMPILER))

@@ -1,7 +1,7 @@
-"""No search for garbage while a program is made.
+"""No garbage collection while a program is made.
 
-Nearly all objects that are made then are kept. Python looks through them again and again, and
-through all of torch's, for cycles that are not there: a fifth of the time.
+Nearly all objects made then stay alive. Python would search them, and all of torch's, again and
+again for cycles that do not exist: a fifth of the time.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from stretto.locks import ForkSafeLock
 
 _lock = ForkSafeLock()
 _blocks = 0
-"""How many threads are inside."""
+"""Number of threads inside an `uncollected` block."""
 
 
 @contextmanager
 def uncollected() -> Generator[None]:
-    """Python collects no cycles of objects inside the block, in any thread."""
+    """Turn off the collection of reference cycles inside the block, in all threads."""
     global _blocks
     with _lock:
         if not _blocks and not gc.isenabled():
@@ -39,21 +39,22 @@ def uncollected() -> Generator[None]:
 def _leave() -> None:
     global _blocks
     with _lock:
-        _blocks = max(_blocks - 1, 0)  # in a child of `fork` it may have begun again
+        _blocks = max(_blocks - 1, 0)  # `_after_fork` may have reset it to 0
         if not _blocks:
-            _all_are_old()
+            _move_to_oldest_generation()
             gc.enable()
 
 
-def _all_are_old() -> None:
-    """What was made is looked through with all that is old, not at once as what is new would be."""
-    if not gc.get_freeze_count():  # else others have frozen objects, which are to stay so
+def _move_to_oldest_generation() -> None:
+    """Move all objects to the oldest generation: new ones would be searched at once, old ones are
+    not."""
+    if not gc.get_freeze_count():  # else objects that the user has frozen would be unfrozen
         gc.freeze()
         gc.unfreeze()
 
 
 def _after_fork() -> None:
-    """The other threads of the parent are not in the child."""
+    """Reset the counter in a child process, which has none of the parent's other threads."""
     global _blocks
     if _blocks:
         _blocks = 0

@@ -1,9 +1,9 @@
-"""How values are written and read: one pattern per record serves the printer and the parser.
+"""How values are written and read: one pattern per record serves both the printer and the parser.
 
-A pattern is the text of a record with `{field}` in the place of a field's text, which has the
-syntax of the field's type unless another is given. What is between square brackets is left out
-where its fields have their defaults. Double braces are braces of the text; a line that ends with
-one opens a block, whose lines are indented.
+A pattern is the text of a record with `{field}` in place of each field's text, which has the syntax
+of the field's type unless another one is given. A part in square brackets is left out if its fields
+have their defaults. Double braces are braces of the text; a line that ends with one opens a block,
+whose lines are indented.
 
     record(Run, "run {kernel} {first} count {count}[ by {stride}]", count=either("all", INTEGER))
 
@@ -30,10 +30,8 @@ M = TypeVar("M", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class Syntax(Generic[T]):
-    """The text of a kind of values. first: the tokens that it begins with, where they are known.
-
-    `show` takes a printer of the language, `read` a reader.
-    """
+    """The text of a kind of values. `show` takes a printer of the language, `read` a reader.
+    first: the tokens that the text may begin with, if they are known."""
 
     show: Callable[[Any, T], str]
     read: Callable[[Any], T]
@@ -41,7 +39,7 @@ class Syntax(Generic[T]):
 
 
 def converted(syntax: Syntax[A], into: Callable[[A], B], back: Callable[[B], A]) -> Syntax[B]:
-    """The syntax of a record for values that are not records themselves."""
+    """Return the syntax of `A` for values of type `B`, which `back` and `into` convert."""
     return Syntax(
         lambda printer, value: syntax.show(printer, back(value)),
         lambda given: into(syntax.read(given)),
@@ -51,7 +49,7 @@ def converted(syntax: Syntax[A], into: Callable[[A], B], back: Callable[[B], A])
 
 # ---- small values ----------------------------------------------------------------------------
 def member(kind: type[M], name: Syntax[str]) -> Syntax[M]:
-    """A member of an enumeration, by its text."""
+    """A member of an enumeration, written as its value."""
     members = {one.value: one for one in kind}
 
     def read(given: Reader) -> M:
@@ -62,12 +60,12 @@ def member(kind: type[M], name: Syntax[str]) -> Syntax[M]:
 
 
 def flag(word: str) -> Syntax[bool]:
-    """A word that is there or not, after a space."""
+    """A bool: a word after a space for True, nothing for False."""
     return Syntax(lambda _, value: f" {word}" if value else "", lambda given: given.accept(word))
 
 
 def headed(word: str, syntax: Syntax[T]) -> Syntax[T]:
-    """A word before what has none of its own."""
+    """A value after a word, for a syntax without a first token of its own."""
 
     def read(given: Reader) -> T:
         given.expect(word)
@@ -79,7 +77,7 @@ def headed(word: str, syntax: Syntax[T]) -> Syntax[T]:
 
 
 def either(word: str, other: Syntax[T]) -> Syntax[T | None]:
-    """A word in the place of None."""
+    """An optional value: a word for None."""
 
     def show(printer: Any, value: T | None) -> str:
         return word if value is None else other.show(printer, value)
@@ -104,7 +102,7 @@ def items(item: Syntax[T], opening: str = "(", closing: str = ")") -> Syntax[tup
 
 
 def lines(item: Syntax[T]) -> Syntax[tuple[T, ...]]:
-    """Values on lines of their own, as many as begin with the tokens that the syntax says."""
+    """Values on separate lines, as long as lines begin with a token of `item.first`."""
 
     def show(printer: Any, values: tuple[T, ...]) -> str:
         return "\n".join(item.show(printer, value) for value in values)
@@ -119,7 +117,7 @@ def lines(item: Syntax[T]) -> Syntax[tuple[T, ...]]:
 
 
 def block(item: Syntax[T]) -> Syntax[tuple[T, ...]]:
-    """Values in braces, each on a line of its own."""
+    """Values in braces, each on a separate line."""
 
     def show(printer: Any, values: tuple[T, ...]) -> str:
         return "\n".join(("{", *(item.show(printer, value) for value in values), "}"))
@@ -135,7 +133,7 @@ def block(item: Syntax[T]) -> Syntax[tuple[T, ...]]:
 
 
 def choice(cases: Mapping[type, Syntax[Any]]) -> Syntax[Any]:
-    """A value of one of several classes, told apart by the first token."""
+    """A value of one of several classes, distinguished by the first token."""
     by_token = {token: syntax for syntax in cases.values() for token in syntax.first}
 
     def read(given: Reader) -> object:
@@ -150,7 +148,7 @@ def choice(cases: Mapping[type, Syntax[Any]]) -> Syntax[Any]:
 
 
 def later(syntax: Callable[[], Syntax[T]]) -> Syntax[T]:
-    """A syntax that is defined further down, as of what has itself inside."""
+    """A syntax that is defined further down, such as a recursive one."""
     return Syntax(
         lambda printer, value: syntax().show(printer, value), lambda given: syntax().read(given)
     )
@@ -179,7 +177,8 @@ class _Field:
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """A pattern, or an optional part of one. defaults: those of the fields of such a part."""
+    """A pattern, or an optional part of one. defaults: default values of the fields of an optional
+    part."""
 
     parts: tuple[_Words | _Field | _Pattern, ...]
     defaults: Mapping[str, object]
@@ -252,7 +251,8 @@ def pattern(
     fields: Mapping[str, Syntax[Any]],
     defaults: Mapping[str, object] | None = None,
 ) -> Syntax[T]:
-    """What is written by a pattern. values: what its fields are; make: a value of what was read."""
+    """A value written by a pattern. values: returns the fields of a value; make: builds a value
+    from the fields."""
     found = _Pattern.of(_PIECE.finditer(text), fields, defaults or {})
 
     def read(given: Reader) -> T:
@@ -274,13 +274,14 @@ def pair(text: str, left: Syntax[A], right: Syntax[B]) -> Syntax[tuple[A, B]]:
 
 
 class Language:
-    """The syntaxes of the types that the fields of records have."""
+    """The syntaxes of the types that fields of records have."""
 
     def __init__(self, types: Mapping[Any, Syntax[Any]]) -> None:
         self._types = dict(types)
 
     def of_type(self, hint: Any) -> Syntax[Any]:
-        """The syntax of an annotated type. Records that have one are known by their class."""
+        """Return the syntax of an annotated type. Records are found by their class. Raises
+        TypeError if the type has none."""
         if hint in self._types:
             return self._types[hint]
         parts = get_args(hint)
@@ -304,10 +305,11 @@ class Language:
         shown: Callable[[T], Mapping[str, object]] = lambda _: {},
         **syntax: Syntax[Any],
     ) -> Syntax[T]:
-        """A dataclass. defaults: of optional fields that the class itself gives none. shown: what
-        is printed as fields where it is not what the attributes of the same names hold.
+        """Add and return the syntax of a dataclass.
 
-        What the pattern names that is no field of the class is read, but not given to the class.
+        defaults: defaults of optional fields to which the class gives none. shown: returns the
+        values to print for fields that differ from the attributes of the same names. Names in
+        the pattern that are no fields of the class are read, but not passed to the class.
         """
         assert is_dataclass(make)
         known = {one.name: one.default for one in fields(make) if one.default is not MISSING}
@@ -331,7 +333,7 @@ class Language:
 
 
 def indented(text: str) -> str:
-    """The text with the lines of each block indented, without empty lines."""
+    """Return the text with the lines of each block indented, without empty lines."""
     depth = 0
     done: list[str] = []
     for line in text.split("\n"):

@@ -3,11 +3,18 @@
 import os
 import threading
 import weakref
+from collections.abc import Callable
+from functools import cache, update_wrapper
+from typing import Generic, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class ForkSafeLock:
-    """A reentrant lock for `with`. A child of `fork` has only the thread that forked: what another
-    thread of the parent held is free there, what the forking thread holds stays held."""
+    """A reentrant lock for `with`. In a child of `fork`, which has only the thread that forked, a
+    lock held by another thread of the parent is free; one held by the forking thread stays
+    held."""
 
     __slots__ = ("__weakref__", "_depth", "_lock", "_owner")
 
@@ -29,7 +36,7 @@ class ForkSafeLock:
         self._lock.release()
 
     def after_fork(self) -> None:
-        """Frees the lock, in the child, unless the thread that forked holds it."""
+        """Free the lock in the child, unless the thread that forked holds it."""
         if self._owner != threading.get_ident():
             self._lock = threading.RLock()
             self._owner = 0
@@ -45,3 +52,21 @@ def _free_all() -> None:
 
 
 os.register_at_fork(after_in_child=_free_all)
+
+
+class single(Generic[P, R]):
+    """As `functools.cache`, for objects with state of which there must be only one: a thread that
+    asks for one while another thread creates it waits."""
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        self._lock = ForkSafeLock()
+        self._known = cache(function)
+        update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._lock:
+            return self._known(*args, **kwargs)
+
+    def cache_clear(self) -> None:
+        """Forget all objects."""
+        self._known.cache_clear()

@@ -1,4 +1,4 @@
-"""What a user can set for one compilation. Nothing else is configurable, and nothing is global."""
+"""Settings of one compilation. Nothing else is configurable, and nothing is global."""
 
 from __future__ import annotations
 
@@ -11,67 +11,69 @@ from pathlib import Path
 from typing import Any, Literal
 
 TUNING = ("off", "cached", "measure")
-"""What `Options.tune` can be."""
+"""Values of `Options.tune`."""
 KERNELS = ("fastest", "efficient", "holistic")
-"""What `Debug.kernels` can be."""
+"""Values of `Debug.kernels`."""
 POLICIES = ("auto", "wavefront", "team", "list")
-"""What `Debug.policy` can be."""
+"""Values of `Debug.policy`."""
 
 LAUNCHES = ("auto", "one", "per_kernel")
-"""What `Debug.launches` can be."""
+"""Values of `Debug.launches`."""
 ENQUEUE = ("auto", "stream", "graph")
-"""What `Options.enqueue` can be."""
+"""Values of `Options.enqueue`."""
 BRANCHES = ("auto", "conditional", "predicated", "unlikely")
-"""What `Debug.branches` can be."""
+"""Values of `Debug.branches`."""
 CONTROL = ("auto", "units", "host")
-"""What `Debug.control` can be."""
+"""Values of `Debug.control`."""
 RECURSION = ("auto", "levels", "calls")
-"""What `Debug.recursion` can be."""
+"""Values of `Debug.recursion`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Debug:
-    """Settings for who looks into the compiler or measures it: what a choice by cost would decide
-    otherwise, and what is shown and checked on the way.
+    """Settings for inspecting or measuring the compiler: they override choices that costs
+    decide, and show or check intermediate results.
 
-    dump_dir: folder that gets each stage's text (Program, DeviceProgram, C++ or Triton); None
-        writes none.
+    dump_dir: folder that gets each stage's text (Program, DeviceProgram, C++ or Triton);
+        None writes none.
     remarks: print to standard error what stages decline to do, and why, when a signature is
         compiled.
-    verify: check the Program after each pass, and what it becomes after each stage. What is about
+    verify: check the Program after each pass, and its form after each stage. What is about
         to run is always checked.
     fuse: merge operators into larger kernels.
-    skip: names of passes over Programs that do not run, to see what they are worth.
+    skip: names of passes over Programs that do not run, to measure their effect.
     unroll: a loop over a range of at most this many trips is unrolled while it is traced; 0
-        keeps every loop that can be kept.
-    kernels: which variant each kernel gets: the "fastest" by itself, the most "efficient" one, of
-        least work in all, or what makes whole stretches of the program fastest in simulation,
-        "holistic", which takes longer to compile.
-    policy: what lays the tasks out on the units: "wavefront", "team" or "list"
-        (docs/policies.md); "auto" takes the one of the smallest estimate among those that suit the
-        machine.
-    launches: on a GPU, "one" launch for the program, a launch "per_kernel" for what is outside
-        of control flow, or "auto", several where that takes less time in simulation. Library calls
-        are between launches in any case. The CPU machine always has one launch, and refuses
-        "per_kernel".
-    control: on a GPU, who executes loops and branches of the function: the "units", each in its
-        registers, the "host" between launches, or "auto", the faster one in simulation, which is
-        the units where `launches` is "one". The CPU machine refuses "host".
-    recursion: how a recursion is computed whose calls need nothing of each other, as one over a
-        tree: one call after the other ("calls"), or some of one height at a time after a walk that
-        finds them ("levels"); "auto" takes levels where a call reads so many weights that it pays
-        by the costs of the machine. Others are computed call by call in any case.
-    branches: on a GPU, how branches are executed that are not the units' own: "conditional", one
-        arm is begun when the condition is known; "predicated", both arms are enqueued, and the
-        launches of the one that is not taken return at once; "unlikely", the graph does without the
-        arm that is taken less often, which the host executes; each as far as a branch allows it
-        (docs/graphs.md). "auto" chooses for each branch of a graph, by simulation, by how often it
-        went which way so far, and by what can be captured; without a graph it is "conditional".
-        With "predicated" and "auto" a graph may take branches outside of loops from the units, if
-        `control` is "auto". The CPU machine ignores it.
-    seed: draws the interleaving in which the emulator runs units.
-    max_signatures_before_warning: compiled signatures of one function after which a warning
-        names the dimension that varies.
+        unrolls no loop that can stay one.
+    kernels: which variant each kernel gets: "fastest", the fastest by itself; "efficient",
+        the one of least total work; "holistic", what makes whole stretches of the program
+        fastest in simulation, which takes longer to compile.
+    policy: what distributes the tasks over the units: "wavefront", "team" or "list"
+        (docs/how-to/policies.md); "auto" takes the one with the smallest estimate among those that
+        suit the machine.
+    launches: on a GPU, "one" launch for the program, one launch "per_kernel" for everything
+        outside of control flow, or "auto", several if that takes less time in simulation.
+        Library calls are between launches in any case. The CPU machine always has one
+        launch, and refuses "per_kernel".
+    control: on a GPU, who executes loops and branches of the function: the "units", each in
+        its registers, the "host" between launches, or "auto", the faster one in simulation,
+        which is the units if `launches` is "one". The CPU machine refuses "host".
+    recursion: how to compute a recursion whose calls are independent of each other, such as
+        one over a tree: one call after the other ("calls"), or all calls of one height
+        together after a walk that finds them ("levels"); "auto" takes levels if a call reads
+        so many weights that it pays by the costs of the machine. Other recursions are
+        computed call by call in any case.
+    branches: on a GPU, how branches are executed that the units do not execute themselves:
+        "conditional", one arm is started when the condition is known; "predicated", both
+        arms are enqueued, and the launches of the arm that is not taken return at once;
+        "unlikely", the graph leaves out the arm that is taken less often, which the host
+        executes; each as far as a branch allows it (docs/explanation/graphs.md). "auto" chooses
+        for each branch of a graph, by simulation, by how often each arm was taken so far, and by
+        what can be captured; without a graph it is "conditional". With "predicated" and "auto"
+        a graph may take branches outside of loops from the units, if `control` is "auto". The
+        CPU machine ignores it.
+    seed: seed of the interleaving in which the emulator runs units.
+    max_signatures_before_warning: number of compiled signatures of one function after which
+        a warning names the dimension that varies.
     """
 
     dump_dir: str | os.PathLike[str] | None = None
@@ -111,40 +113,43 @@ class Debug:
 class Options:
     """Settings of `stretto.compile`; every field has a default that suits most programs.
 
-    threads: execution units of the CPU machine; None is one per physical core this process may
-        run on, as its affinity and the quota of its control group say.
+    threads: execution units of the CPU machine; None is one per physical core this process
+        may run on, given its affinity and the quota of its control group.
     units: execution units of the GPU machine, resident thread blocks; None is one per
-        multiprocessor, and 5 where a GPU is emulated.
+        multiprocessor, and 5 if a GPU is emulated.
     cache_dir: folder of compiled programs; None is `$STRETTO_CACHE`, else `stretto` in the
         user's cache folder.
-    library: names of operators that torch computes, in library calls, although there are kernels
-        for them: `("aten.convolution",)`, or patterns, as `("*",)` for all. It shows what these
-        kernels are worth, and which of them a slow or wrong result comes from. Views and numbers
-        without dims stay as they are. On a GPU "auto" leaves those products, convolutions and
-        attentions to torch with which the plan is faster in simulation (docs/cuda.md); the CPU
-        machine then keeps its own kernels. It takes longer to compile.
+    library: names of operators that torch computes, in library calls, although stretto has
+        kernels for them: `("aten.convolution",)`, or patterns, as `("*",)` for all. It shows
+        what these kernels gain, and which of them a slow or wrong result comes from. Views
+        and numbers without dims are not affected. "auto", on a GPU, leaves those products,
+        convolutions and attentions to torch for which the plan is then faster in simulation
+        (docs/explanation/cuda.md); the CPU machine then uses its own kernels. It takes longer to
+        compile.
     winograd: on the CPU machine, convolutions with steps of 1 along a dim may be computed by
-        minimal filtering (Winograd's algorithm) on tiles of at most so many pixels along a side, 4
-        or 2; 0 forbids it. Tiles of 2 lose as many digits as another order of the sum, tiles of 4
-        two or three bits more.
-    enqueue: on a GPU, how a program of several launches and library calls is put there: one after
-        the other on the caller's "stream", with the host between them where it decides; as a
-        captured CUDA "graph", in which independent launches run beside each other, and which
-        decides by itself (docs/graphs.md); or "auto", the faster one in simulation. The CPU machine
-        ignores it.
-    max_depth: recursion deeper than this ends in `RunError`. What a small recursive function
-        computes in copies of itself (`passes/unroll_recursion.py`) counts as one call.
-    timeout: seconds after which a run on the backends "cpu", "emulator" and "interpreter" ends in
-        `RunError`; None lets it run. The clock is looked at between tasks and in loops, so a run
-        may take longer by one task.
-    check: compare the first call of each signature with the interpreter, and raise `VerifyError`
-        where they differ; slow. The default is False, or True where `$STRETTO_CHECK` is "1".
-    tune: whether what was measured on this device decides ("cached", where `stretto calibrate` or
-        `stretto tune` have measured anything), or what the source says ("off"). "measure" also
-        times the kernels of each signature in all their variants when it is compiled, which takes
-        several times as long, and runs the program.
+        minimal filtering (Winograd's algorithm) on tiles of at most this many pixels along a
+        side, 4 or 2; 0 forbids it. Tiles of 2 lose as many digits as another order of the
+        sum, tiles of 4 two or three bits more.
+    enqueue: on a GPU, how a program of several launches and library calls is enqueued: one
+        after the other on the caller's "stream", with the host between them where it
+        decides; as a captured CUDA "graph", in which independent launches run concurrently,
+        and which decides by itself (docs/explanation/graphs.md); or "auto", the faster one in
+        simulation. The CPU machine ignores it.
+    max_depth: recursion deeper than this ends in `RunError`. A call that is computed in a
+        copy of a small recursive function (`passes/unroll_recursion.py`) is not counted
+        separately.
+    timeout: seconds after which a run on the backends "cpu", "emulator" and "interpreter"
+        ends in `RunError`; None is no limit. The clock is checked between tasks and in
+        loops, so a run may take longer by one task.
+    check: compare the first call of each signature with the interpreter, and raise
+        `VerifyError` if they differ; slow. The default is False, or True if `$STRETTO_CHECK`
+        is "1".
+    tune: source of the costs: "cached", measurements on this device, if `stretto calibrate`
+        or `stretto tune` have made any; "off", the numbers in stretto's source. "measure"
+        also times the kernels of each signature in all their variants when it is compiled,
+        which takes several times as long, and runs the program.
     profile: record when each task ran, for `timeline()`; costs a little time per task.
-    debug: what developers of stretto and of models with problems set (`Debug`).
+    debug: settings for developers of stretto and for diagnosing models (`Debug`).
     """
 
     threads: int | None = None
@@ -182,27 +187,28 @@ class Options:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Options:
-        """Options by name, with those of `Debug` under their own names. Raises TypeError for a name
-        that is neither's."""
+        """Make options from names, including those of `Debug`. Raises TypeError for an unknown
+        name."""
         names = {item.name for item in fields(Debug)}
         plain = {name: value for name, value in settings.items() if name not in names}
         inner = {name: value for name, value in settings.items() if name in names}
         return cls(**plain, debug=Debug(**inner))
 
     def settings(self) -> dict[str, Any]:
-        """The reverse of `of`."""
+        """Return all settings by name, those of `Debug` included: the inverse of `of`."""
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
         debug = plain.pop("debug")
         return plain | {item.name: getattr(debug, item.name) for item in fields(debug)}
 
     def unit_count(self) -> int:
-        """Execution units the CPU machine uses: `threads`, else the physical cores available."""
+        """Return the number of execution units of the CPU machine: `threads`, else the physical
+        cores available."""
         if self.threads is not None:
             return self.threads
         return min(physical_cores(available_cpus()), cpu_quota() or sys.maxsize)
 
     def cache_path(self) -> Path:
-        """The folder of compiled programs; it need not exist yet."""
+        """Return the folder of compiled programs; it need not exist yet."""
         if self.cache_dir is not None:
             return Path(self.cache_dir).expanduser().absolute()
         if chosen := os.environ.get("STRETTO_CACHE"):
@@ -213,10 +219,11 @@ class Options:
 
 @cache
 def physical_cores(cpus: frozenset[int], topology: Path = Path("/sys/devices/system/cpu")) -> int:
-    """How many physical cores the logical `cpus` belong to, as the `topology` folder tells.
+    """Return the number of physical cores of the logical `cpus`, as the `topology` folder
+    describes them.
 
-    Units spin while they wait, so two on the hyper-threads of one core would slow each other.
-    A CPU of unknown topology counts as a core of its own.
+    Units spin while they wait, so two on the hyper-threads of one core would slow each
+    other. A CPU of unknown topology counts as one core.
     """
     cores: set[tuple[str, ...]] = set()
     for cpu in cpus:
@@ -233,10 +240,11 @@ def physical_cores(cpus: frozenset[int], topology: Path = Path("/sys/devices/sys
 def cpu_quota(
     membership: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
-    """Whole processors that the control groups of this process may use at a time; None is no limit.
+    """Return the whole processors that the control groups of this process may use at a time;
+    None is no limit.
 
-    membership: the file that names the groups. root: where they are mounted, of either version. The
-    limit is the tightest of a group and all groups around it.
+    membership: the file that names the groups. root: where they are mounted, of either
+    version. The limit is the tightest of a group and of all groups around it.
     """
     try:
         lines = [line.split(":", 2) for line in membership.read_text().splitlines()]
@@ -254,7 +262,7 @@ def cpu_quota(
 
 
 def _quota(group: Path) -> int | None:
-    """Whole processors that one control group may use; at least 1."""
+    """Return the whole processors that one control group may use, at least 1; None is no limit."""
     try:
         if (group / "cpu.max").exists():
             allowed, period = (group / "cpu.max").read_text().split()
@@ -268,7 +276,7 @@ def _quota(group: Path) -> int | None:
 
 
 def available_cpus() -> frozenset[int]:
-    """The processors that this process may use."""
+    """Return the processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))

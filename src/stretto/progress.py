@@ -1,9 +1,9 @@
-"""What stretto says while it compiles: a log, and a line on the terminal where that takes long.
+"""Progress of a compile: a log, and a line on the terminal if the compile takes long.
 
-The log is that of Python's `logging`, under the name "stretto": information for each program that
-is compiled, and for debugging each stage. `STRETTO_LOG=info` or `debug` prints it to standard
-error. The line shows what a compile is doing once it has taken two seconds. It is shown on a
-terminal only, and not beside a printed log.
+The log is that of Python's `logging`, under the name "stretto": level INFO for each compiled
+program, DEBUG for each stage. `STRETTO_LOG=info` or `debug` prints it to standard error. The line
+shows the current stage of a compile once it has taken two seconds. It is shown on a terminal only,
+and not together with a printed log.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LOG = logging.getLogger("stretto")
 _VARIABLE = "STRETTO_LOG"
 _LEVELS = {"info": logging.INFO, "debug": logging.DEBUG}
 SILENT_SECONDS = 2.0
-"""A compile that takes no longer shows nothing."""
+"""A compile shows no line before it has taken this long."""
 
 
 class Progress:
-    """One compile of the program `name`, and the stage that it is at."""
+    """One compile of the program `name`, and its current stage."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -41,6 +41,7 @@ class Progress:
         self._timer: threading.Timer | None = None
 
     def begin(self) -> None:
+        """Log the beginning, and show the line after `SILENT_SECONDS` on a terminal."""
         LOG.info("compiling %s", self.name)
         if sys.stderr.isatty() and not LOG.isEnabledFor(logging.INFO):
             self._timer = threading.Timer(SILENT_SECONDS, self._show)
@@ -48,6 +49,7 @@ class Progress:
             self._timer.start()
 
     def end(self, error: BaseException | None) -> None:
+        """Log the end or the error, and remove the line."""
         seconds = time.perf_counter() - self._start
         if error is None:
             LOG.info("compiled %s in %.2f s", self.name, seconds)
@@ -63,6 +65,7 @@ class Progress:
                 self._status.stop()
 
     def enter(self, stage: str) -> None:
+        """Set the current stage."""
         with self._lock:
             self._stage = stage
             if self._status is not None:
@@ -87,7 +90,7 @@ _current: ContextVar[Progress | None] = ContextVar("progress", default=None)
 
 @contextmanager
 def compiling(name: str) -> Generator[None]:
-    """Around one compile. A compile inside another one is part of it."""
+    """Log one compile and show its progress. A compile inside another one counts as part of it."""
     if _current.get() is not None:
         yield
         return
@@ -106,8 +109,8 @@ def compiling(name: str) -> Generator[None]:
 
 
 @contextmanager
-def stage(name: str) -> Generator[None]:
-    """Around one stage of the compile at hand."""
+def logged_stage(name: str) -> Generator[None]:
+    """Log one stage of the current compile and show its name."""
     progress = _current.get()
     if progress is not None:
         progress.enter(name)
@@ -117,7 +120,7 @@ def stage(name: str) -> Generator[None]:
 
 
 def print_log() -> None:
-    """Prints the log as `STRETTO_LOG` asks. Warns of a value that it does not know."""
+    """Print the log as the variable `STRETTO_LOG` requests. Warns of an unknown value."""
     wanted = os.environ.get(_VARIABLE, "")
     if not wanted:
         return

@@ -1,7 +1,7 @@
 """Remarks: what a pass, fusion, selection or a policy could have done and did not, and why.
 
-A Program carries the channel from its capture on, and the stages after it use the same one, so
-that `explain()` and `stretto explain --remarks` can show everything together.
+A Program carries them from its capture on, and all later stages add to the same object, so that
+`explain()` and `stretto explain --remarks` can show everything together.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from stretto.errors import SourceLocation
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """stage: the pass or stage that declined. subject: the op, operator or kernel. place: the
-    user's line, as `file.py:12`; empty where it is not known."""
+    """Something that was declined. stage: the pass or stage that declined. subject: the op,
+    operator or kernel. place: the user's line, as `file.py:12`; empty if unknown."""
 
     stage: str
     subject: str
@@ -24,7 +24,7 @@ class Remark:
 
 
 class Remarks:
-    """Remarks in the order in which they came first; equal ones are counted."""
+    """Remarks in the order of their first occurrence, each with a count."""
 
     def __init__(self) -> None:
         self._counts: dict[Remark, int] = {}
@@ -32,11 +32,12 @@ class Remarks:
     def decline(
         self, stage: str, subject: str, reason: str, place: SourceLocation | str | None = None
     ) -> None:
+        """Add a remark; equal ones are counted."""
         if isinstance(place, SourceLocation):
             place = f"{place.file}:{place.line}"
         remark = Remark(stage, subject, reason, place or "")
         self._counts[remark] = self._counts.get(remark, 0) + 1
 
     def __iter__(self) -> Iterator[tuple[Remark, int]]:
-        """Each remark, and how often it came."""
+        """Yield each remark with the number of times that it was made."""
         return iter(list(self._counts.items()))

@@ -1,4 +1,4 @@
-"""How deep calls of Python may be before the stack of C ends."""
+"""Limit on the nesting of Python calls before the C stack overflows."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import resource
 from typing import Any
 
 _BYTES_PER_CALL = 1024
-"""A call takes some 900 bytes of the stack."""
+"""A call takes about 900 bytes of the stack; rounded up."""
 _USUAL_STACK = 8 << 20
-"""Bytes, where the process has no limit."""
+"""Bytes to assume if the stack of the process has no limit."""
 
 
 def depth_within_stack(wanted: int) -> int:
-    """Returns how many calls of Python may be nested: the wanted number, or fewer, if more would
-    end the process.
+    """Return the number of Python calls that may be nested: `wanted`, or fewer if that many
+    would end the process.
 
-    Python calls a function of Python without a call in C, until something sets another function
-    that evaluates frames, as TorchDynamo does: then each call takes of the stack of C, and before
-    Python 3.12 only the recursion limit keeps calls from running over its end.
+    Python runs a call of a Python function without a nested C call, unless another frame
+    evaluation function is installed, as TorchDynamo does: then each call uses the C stack,
+    and before Python 3.12 only the recursion limit keeps calls from overflowing it.
     """
     if _evaluates_frames_itself():
         return wanted
@@ -28,7 +28,7 @@ def depth_within_stack(wanted: int) -> int:
 
 
 def _evaluates_frames_itself() -> bool:
-    """True if Python's own function evaluates the frames of this interpreter."""
+    """Return True if Python's own function evaluates the frames of this interpreter."""
     python: Any = ctypes.pythonapi
     try:
         current = python._PyInterpreterState_GetEvalFrameFunc

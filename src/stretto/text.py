@@ -58,10 +58,10 @@ class Writer:
 
 
 def caret(source_line: str, column: int, end: int | None = None) -> str:
-    """The line that underlines characters `column..end` of `source_line` with carets.
+    """Return a line that underlines characters `column..end` of `source_line` with carets.
 
-    Tabs before the column are kept, so the carets stand under the text however wide tabs are
-    shown. Without `end` one caret is drawn; an `end` past the line is cut back to it.
+    Tabs before the column are copied, so the carets are under the text at any tab width.
+    Without `end` one caret is drawn; an `end` past the line is cut back to it.
     """
     line = source_line.rstrip()
     column = max(0, min(column, len(line)))
@@ -71,17 +71,17 @@ def caret(source_line: str, column: int, end: int | None = None) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """A number of bytes for people: `0 B`, `1023 B`, `1.5 KiB`, `2.0 GiB`."""
+    """Return a number of bytes for display: `0 B`, `1023 B`, `1.5 KiB`, `2.0 GiB`."""
     if abs(count) < 1024:
         return f"{count} B"
-    # What rounds to 1024.0 of a unit is 1.0 of the next one.
+    # A value that would round to 1024.0 of a unit is shown as 1.0 of the next one.
     powers = range(1, len(_BYTE_UNITS))
     power = next((p for p in powers if abs(count) < 1023.95 * 1024**p), len(_BYTE_UNITS))
     return f"{count / 1024**power:.1f} {_BYTE_UNITS[power - 1]}"
 
 
 def seconds_text(seconds: float) -> str:
-    """A time for people, to three digits: `850 ns`, `12.3 us`, `4.56 ms`, `2 min 05 s`."""
+    """Return a time for display, to three digits: `850 ns`, `12.3 us`, `4.56 ms`, `2 min 05 s`."""
     if seconds == 0 or not math.isfinite(seconds):
         return f"{seconds:g} s"
     if abs(seconds) >= 99.5:
@@ -94,12 +94,13 @@ def seconds_text(seconds: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things, as `1 value`, `2 values`."""
+    """Return a count with its noun: `1 value`, `2 values`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def table(rows: Sequence[Sequence[object]], headers: Sequence[str]) -> str:
-    """A plain-text table, columns two spaces apart; a column of numbers is set to the right.
+    """Return a plain-text table, columns two spaces apart; columns of numbers are right-
+    aligned.
 
     Raises `ValueError` for a row whose length is not that of `headers`.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from math import prod
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from stretto.device.expr import (
     Const,
     Dynamic,
     Expr,
+    Extent,
     Index,
     Load,
     Position,
@@ -183,12 +185,14 @@ def test_overlap(a: Region, b: Region, expected: bool) -> None:
     assert overlap(b, a) is expected
 
 
+VIEWS_OF_FEWER = [(24,), (5,), (4, 6), (3, 12), (2, 2, 6), (1, 12)]
 SHAPES = [(48,), (4, 12), (2, 2, 12), (16, 3), (6, 8), (1, 48), (4, 1, 3, 4)]
+VIEWS = [*SHAPES, *VIEWS_OF_FEWER]
 
 
 @st.composite
 def regions_of_x(draw: st.DrawFn) -> Region:
-    shape = draw(st.sampled_from(SHAPES))
+    shape = draw(st.sampled_from(VIEWS))
     box: list[tuple[int, int] | None] = []
     for extent in shape:
         low = draw(st.integers(0, extent - 1))
@@ -198,9 +202,40 @@ def regions_of_x(draw: st.DrawFn) -> Region:
 
 def elements(a: Region) -> set[int]:
     shape = [d for d in a.shape if isinstance(d, int)]
-    numbers = torch.arange(48).reshape(shape)
+    numbers = torch.arange(prod(shape)).reshape(shape)
     ranges = [range(*i) if i else range(d) for i, d in zip(a.box, shape, strict=True)]
     return {int(numbers[place]) for place in product(*ranges)}
+
+
+N = Reg("n", DType.I64)
+S, T = (Size.of(Symbol(name, 4, 64)) for name in "st")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ((24,), (48,), False),
+        ((48,), (24,), True),
+        ((4, 6), (48,), False),
+        ((N,), (48,), False),
+        ((48,), (N,), False),
+        ((N,), (N, 2), False),
+        ((S,), (S * 2,), False),
+        ((S * 2,), (S,), True),
+        ((S, 3), (3, S), True),
+        ((S,), (T,), False),
+        ((4,), (S,), False),
+        ((S,), (4,), True),
+        ((S, 4), (S, 2, 2), True),
+        ((S, 4), (S, 8), False),
+        ((S, 8), (S, 4), True),
+    ],
+)
+def test_a_whole_view_covers_no_more_than_it_has(
+    a: tuple[Extent, ...], b: tuple[Extent, ...], expected: bool
+) -> None:
+    one, other = (Region(X, shape, (None,) * len(shape), False) for shape in (a, b))
+    assert covers(one, other) is expected
 
 
 @given(regions_of_x(), regions_of_x())

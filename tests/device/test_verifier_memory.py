@@ -6,8 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from stretto.device.expr import Access, Apply, Buffer, Const, Expr, Index, Position, Reg, Var
-from stretto.device.operator import Kernel, Span, TileDim
+from stretto.device.expr import (
+    Access,
+    Apply,
+    Buffer,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Position,
+    Reg,
+    Var,
+)
+from stretto.device.operator import Kernel, Operator, Span, Stage, TileDim
 from stretto.device.program import (
     DeviceProgram,
     FrameLayout,
@@ -15,11 +26,14 @@ from stretto.device.program import (
     Run,
     Schedule,
     Signal,
+    SizedPlacement,
     Wait,
 )
-from stretto.device.tree import Call, For, Let, Node, Seq, Tree, TreeFunction
+from stretto.device.tree import Call, For, Leaf, Let, Node, Seq, Tree, TreeFunction
 from stretto.device.verifier import verify
+from stretto.device.verifier.touched import check_coverage
 from stretto.errors import VerifyError
+from stretto.ir.sizes import Size, Symbol
 from stretto.ir.types import DType
 from tests.schedule.programs import (
     NEXT,
@@ -340,6 +354,88 @@ def test_a_store_at_an_unknown_place_writes_nothing_for_sure() -> None:
 def test_outputs_are_written_before_they_are_read() -> None:
     rejected(alone(kernel("first", A, OUT)), "kernel first reads out, of which a part may not be")
     verify(alone(kernel("first", OUT, X), kernel("second", A, OUT)))
+
+
+def seen(kernel: Kernel, view: int, source: int) -> Kernel:
+    """A copy of so many elements, from a view that has no more, to one that has no more."""
+    (stage,) = kernel.stages
+    (read,) = stage.operator.reads()
+    access = replace(read.access, shape=(source,), index=(Index.of(V),))
+    out = Access(stage.operator.out.buffer, (view,), (Index.of(V),))
+    operator = replace(stage.operator, dims=(view,), value=Load(access), out=out)
+    return Kernel(kernel.name, (), (Stage(operator, (Span(view),)),))
+
+
+def in_turn(one: Kernel, other: Kernel, together: bool) -> tuple[Kernel, ...]:
+    return (replace(one, stages=(*one.stages, *other.stages)),) if together else (one, other)
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize(("written", "read"), [(4, 8), (7, 8), (1, 2), (8, 8), (8, 4), (4, 4)])
+def test_what_a_smaller_view_leaves_unwritten_is_not_read(
+    written: int, read: int, together: bool
+) -> None:
+    first = seen(map_kernel("first", A, load(X, V), 8), written, 8)
+    second = seen(map_kernel("second", OUT, load(A, V), 8), read, read)
+    program = alone(*in_turn(first, second, together))
+    if written >= read:
+        verify(program)
+    else:
+        rejected(program, "reads a, of which a part may not be written before")
+
+
+S = Size.of(Symbol("s", 8, 64))
+
+
+@pytest.mark.parametrize(("written", "read"), [(4, 8), (4, S), (8, S), (S, 8), (S, S)])
+def test_a_view_of_fixed_size_of_a_buffer_of_symbolic_size_is_not_the_whole(
+    written: int | Size, read: int | Size
+) -> None:
+    x, out = Buffer("x", F32, (S,), "input", 0), Buffer("out", F32, (S,), "output", 1)
+    own = Buffer("own", F32, (S,))
+
+    def copied(name: str, target: Buffer, source: Buffer, size: int | Size) -> Kernel:
+        value = Load(Access(source, (size,), (Index.of(V),)))
+        place = Access(target, (size,), (Index.of(V),))
+        operator = Operator(name, (size,), (), "", value, place)
+        return Kernel(name, (), (Stage(operator, (Span(size),)),))
+
+    kernels = copied("first", own, x, written), copied("second", out, own, read)
+    frame = FrameLayout(0, (), (S * 64,), (("own", SizedPlacement(0, 0, S * 64)),))
+    body = leaf(1, tuple(Run(kernel.name, 0, 1) for kernel in kernels))
+    main = TreeFunction("main", (), (), (), (), (own,), body)
+    program = DeviceProgram(1, Tree((main,), (x, out)), kernels, (("main", frame),))
+    if written == S:
+        verify(program)
+    else:
+        rejected(program, "second reads own, of which a part may not be written before")
+
+
+@pytest.mark.parametrize(
+    ("firsts", "is_even"),
+    [
+        ((0, 4), True),
+        ((0, 4, 0, 4), True),
+        ((0, 2, 4), False),  # 12 elements
+        ((0, 0), False),
+        ((0, 0, 0, 0), False),
+        ((0, 4, 0, 0), False),
+        ((2, 2, 4, 0), False),
+    ],
+)
+def test_all_parts_of_an_operator_are_computed_as_often(
+    firsts: tuple[int, ...], is_even: bool
+) -> None:
+    """Each stage computes 4 of the 8 elements."""
+    operator = map_kernel("k", A, load(X, V), 8).stages[0].operator
+    stages = (Stage(operator, (Span(4, offset=first),)) for first in firsts)
+    kernels = tuple(Kernel(f"k{n}", (), (stage,)) for n, stage in enumerate(stages))
+    tree = Tree((TreeFunction("main", (), (), (), (), (), Leaf(kernels)),), ())
+    if is_even:
+        check_coverage(tree)
+        return
+    with pytest.raises(VerifyError, match="operator k"):
+        check_coverage(tree)
 
 
 # Parallel loops

@@ -219,7 +219,7 @@ def test_copies_go_with_the_last_program() -> None:
 def test_overlapping_regions_all_learn_of_a_write() -> None:
     whole = torch.zeros(1 << 16)
     parts = [whole, whole[: 1 << 15], whole[1 << 14 :], whole[5:9]]
-    looks = [memory_watch.Look(memory_watch.regions_of([part], native=True)) for part in parts]
+    looks = [memory_watch.RegionSet(memory_watch.regions_of([part], native=True)) for part in parts]
     for place, expected in [(0, [1, 1, 0, 0]), (1 << 14, [1, 1, 1, 0]), (6, [1, 1, 0, 1])]:
         whole.data[place] += 1
         assert [look.finds_changes() for look in looks] == [bool(item) for item in expected]
@@ -233,7 +233,7 @@ def test_overlapping_regions_all_learn_of_a_write() -> None:
 @pytest.mark.parametrize("count", [1, 31, 1000, 5000, 1 << 15])
 def test_every_byte_counts(count: int, native: bool) -> None:
     data = torch.zeros(count, dtype=torch.uint8)
-    look = memory_watch.Look(memory_watch.regions_of([data], native))
+    look = memory_watch.RegionSet(memory_watch.regions_of([data], native))
     for place in sorted({0, count // 3, count // 2, count - 1}):
         data[place] ^= 128
         assert look.finds_changes()
@@ -244,7 +244,7 @@ def test_every_byte_counts(count: int, native: bool) -> None:
 
 def test_equal_changes_do_not_cancel_out() -> None:
     data = torch.arange(1, 1 << 14, dtype=torch.float64)
-    look = memory_watch.Look(memory_watch.regions_of([data], native=True))
+    look = memory_watch.RegionSet(memory_watch.regions_of([data], native=True))
     for change in (data.neg_, lambda: data[512:1024].neg_(), lambda: data[[600, 616]].neg_()):
         change()
         swapped = data[600:608].clone()
@@ -279,7 +279,7 @@ def test_regions_near_each_other_are_told_apart() -> None:
     places = [0, 13_000, 26_000, 40_000, 60_000, 900_000, 915_000, 2_000_000, 2_020_000]
     parts = [storage[place : place + 12_000] for place in places]
     parts += [storage[1_000_000:1_900_000], torch.zeros(5), torch.zeros(12_000)]
-    look = memory_watch.Look(memory_watch.regions_of(parts, native=True))
+    look = memory_watch.RegionSet(memory_watch.regions_of(parts, native=True))
     order = {region.address: number for number, region in enumerate(look.regions)}
     for part in reversed(parts):
         assert not look.finds_changes()

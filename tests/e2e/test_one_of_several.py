@@ -550,9 +550,9 @@ def in_recursion(s: Any, x: Tensor) -> Any:
 
 
 REFUSED = [
-    (in_recursion, "calls itself with a value that is one of several things"),
+    (in_recursion, "calls itself with a value whose kind depends on the run"),
     (same_behind_a_loop, "whether two variables are the same tensor depends on a traced branch"),
-    (twins, "a list is changed that two variables share behind a loop"),
+    (twins, "a list that two variables share after a loop is changed"),
 ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-GUIDE = Path(__file__).parents[2] / "docs" / "user_kernels.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "user-kernels.md"
 
 
 @pytest.mark.whole

@@ -1,4 +1,4 @@
-"""The texts in `docs/walkthrough.md` are what the compiler prints today.
+"""The texts in `docs/explanation/walkthrough.md` are what the compiler prints today.
 
 A comment `<!-- show: NAME -->` stands before each block of text that is checked;
 `--update-golden` writes them anew.
@@ -26,7 +26,7 @@ from stretto.options import Options
 from tests.golden import walkthrough_program
 from tests.golden.walkthrough_program import settle
 
-PAGE = Path(__file__).parents[2] / "docs" / "walkthrough.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "walkthrough.md"
 BLOCK = re.compile(r"(<!-- show: (\S+) -->\n```\w*\n)(.*?)(```\n)", re.DOTALL)
 OPTIONS = Options(threads=2, units=2)
 END = "no line begins so"
@@ -82,5 +82,5 @@ def test_the_texts_are_what_is_printed_today(request: pytest.FixtureRequest) -> 
         PAGE.write_text(fresh)
     assert {block[2] for block in BLOCK.finditer(page)} == {"python", *EXCERPTS}
     assert fresh == page or request.config.getoption("--update-golden"), (
-        "docs/walkthrough.md is stale: see what `make golden` changes in it"
+        "docs/explanation/walkthrough.md is stale: see what `make golden` changes in it"
     )

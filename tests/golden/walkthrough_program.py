@@ -1,4 +1,4 @@
-"""The program that `docs/walkthrough.md` follows. Its lines stand in the texts there."""
+"""Program of `docs/explanation/walkthrough.md`, whose texts name its lines."""
 
 import torch
 

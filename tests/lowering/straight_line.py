@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stretto.device.evaluate import evaluate, resolve, run_operator
 from stretto.device.expr import Buffer, limit_register
-from stretto.device.forms import LeafItem, Output, OutputTensor
+from stretto.device.forms import LeafItem, Lowered, Output, OutputTensor
 from stretto.device.operator import LibraryCall, Operator
 from stretto.device.tree import Check, Let, leaves
 from stretto.ir.core import Block, Function, Op, Program, Value
@@ -109,9 +109,11 @@ class Parameters:
     """Turns tensors among arguments into parameters of main.
 
     A `Stacked` becomes a list of its items, stacked: a tensor whose first dim is a symbol. A
-    `Number` becomes a scalar known only at run time.
+    `Number` becomes a scalar known only at run time. costly: floats are computed of parameters, by
+    so much that nobody computes them twice.
     """
 
+    costly: bool = False
     values: list[Value] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
@@ -133,7 +135,15 @@ class Parameters:
     def parameter(self, tensor: Tensor) -> Value:
         self.values.append(Value(type_of(tensor)))
         self.tensors.append(tensor)
-        return self.values[-1]
+        found = self.values[-1]
+        for name in (
+            ("sin", "exp", "erf", "tanh") if self.costly and found.tensor.dtype.is_float else ()
+        ):
+            self.ops.append(
+                TensorOp(f"aten.{name}.default", (found,), (), results=(Value(found.type),))
+            )
+            found = self.ops[-1].result
+        return found
 
     def stacked(self, items: list[Value], lead: Size) -> Value:
         element = items[0].tensor
@@ -176,9 +186,17 @@ def plain(item: Any) -> Any:
             return item
 
 
-def build(target: str, *args: Any, **kwargs: Any) -> tuple[Program, list[Tensor]]:
+def lowered_of_costly(target: str, *args: Any, **kwargs: Any) -> Lowered:
+    """The op where its operands have to be stored first if they are read several times."""
+    program, _ = build(target, *args, parameters=Parameters(costly=True), **kwargs)
+    return lower(program)
+
+
+def build(
+    target: str, *args: Any, parameters: Parameters | None = None, **kwargs: Any
+) -> tuple[Program, list[Tensor]]:
     """A program of one op whose tensor arguments are parameters."""
-    parameters = Parameters()
+    parameters = parameters or Parameters()
     arguments = tuple(parameters.argument(item) for item in args)
     keywords = tuple((key, parameters.argument(item)) for key, item in kwargs.items())
     types = infer(target, arguments, keywords)

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from stretto.ir.types import DType
 from stretto.lowering.rules import find_rule
-from tests.lowering.straight_line import NotNative, check
+from tests.lowering.straight_line import NotNative, check, lowered_of_costly
 from tests.sampling import sampled
 
 pytest.importorskip("expecttest", reason="torch's sample inputs need the package expecttest")
@@ -109,8 +109,10 @@ def is_plain(tensor: Tensor) -> bool:
 
 def compare(target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     places = ("layout", "device", "pin_memory", "memory_format")
+    keywords = {k: v for k, v in kwargs.items() if k not in places}
+    lowered_of_costly(target, *args, **keywords)  # rules decline without harm
     try:
-        check(target, *args, **{k: v for k, v in kwargs.items() if k not in places})
+        check(target, *args, **keywords)
     except NotNative:
         assert target in MAY_DECLINE, f"{target} became a library call for {args}, {kwargs}"
     except RuntimeError as error:  # the test takes other ones for the sample's own

@@ -22,7 +22,7 @@ from checks.fuzz.compare import differences
 from checks.fuzz.observe import observe
 from checks.fuzz.outcome import REFUSALS
 from stretto.errors import StrettoError
-from stretto.failures import is_defect
+from stretto.failures import is_reportable_bug
 from tests.outside.registry import Case, Program, programs
 
 
@@ -87,7 +87,9 @@ def _calls(case: Case, function: Callable[..., Any]) -> Iterator[Any]:
 
 
 def _verdict(error: Exception) -> str:
-    if isinstance(error, REFUSALS) and not (isinstance(error, StrettoError) and is_defect(error)):
+    if isinstance(error, REFUSALS) and not (
+        isinstance(error, StrettoError) and is_reportable_bug(error)
+    ):
         return "refused"
     return "internal error"
 

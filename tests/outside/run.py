@@ -1,4 +1,4 @@
-"""`make outside`: runs every program in a process of its own, and writes the table of models.md.
+"""`make outside`: runs every program in a process of its own, and writes the table of results.
 
 A program that is refused is run again with `fallback=True`. The folder keeps the last row of each
 program, as soon as it is known: a run that was interrupted goes on with `--missing`, programs that
@@ -21,7 +21,7 @@ from tests.outside.judge import Row
 from tests.outside.registry import Program, programs
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "models.md"
+PAGE = ROOT / "benchmarks" / "results" / "README.md"
 JOURNAL = "rows.jsonl"
 BEGIN, END = "<!-- outside: begin -->", "<!-- outside: end -->"
 

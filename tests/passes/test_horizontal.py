@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from stretto.interp.interpreter import run
+from stretto.ir.core import Program
 from stretto.ir.ops import ForOp, IfOp
 from stretto.passes.analyses.ops import Constants
 from stretto.passes.horizontal import Horizontal
@@ -257,6 +258,65 @@ def test_a_view_of_a_transposed_constant_is_a_reshape() -> None:
     assert isinstance(two, torch.Tensor)
     torch.testing.assert_close(two, x * torch.arange(3.0))
     assert part.tensor.shape == (3,)
+
+
+def turned(count: int) -> Program:
+    """Products with constants that are not contiguous, each in a loop of its own."""
+    constants = "".join(f'%w{n} = constant "w{n}" : f32[4, 4]\n' for n in range(2 * count))
+    loops = "".join(
+        f"""
+        %h{n} = for %t{n} in (0, 2, 1) carry (%p{n} = %x) {{
+          %a{n} = aten.t.default(%w{2 * n}) : f32[4, 4]
+          %b{n} = aten.t.default(%w{2 * n + 1}) : f32[4, 4]
+          %c{n} = aten.mm.default(%p{n}, %a{n}) : f32[3, 4]
+          %d{n} = aten.mm.default(%p{n}, %b{n}) : f32[3, 4]
+          %e{n} = aten.add.Tensor(%c{n}, %d{n}) : f32[3, 4]
+          yield %e{n}
+        }} : f32[3, 4]
+        """
+        for n in range(count)
+    )
+    results, types = ", ".join(f"%h{n}" for n in range(count)), ", ".join(["f32[3, 4]"] * count)
+    program = program_of(
+        f"func @main(%x: f32[3, 4]) -> ({types}) {{ {constants} {loops} return {results} }}"
+    )
+    program.constants |= {key: w.t().contiguous().t() for key, w in program.constants.items()}
+    return program
+
+
+def test_constants_of_copies_that_are_gone_are_not_mistaken() -> None:
+    """A later copy may lie where an earlier one lay."""
+    program = turned(64)
+    ((body, known),) = Constants.by_function(program)
+    views = [op.result for op in body.walk() if op.results and op.result.hint[0] in "ab"]
+    places: set[int] = set()
+    for value in views:
+        weight = known.tensor(value)
+        assert weight is not None
+        places.add(weight.data_ptr())
+        weight = None  # nobody else has it
+    assert len(places) == len(views)
+
+
+def test_what_is_made_of_a_copy_of_a_constant_is_made_of_the_constant() -> None:
+    program = turned(1)
+    after = apply(program, Horizontal())
+    weights = {weight.untyped_storage().data_ptr() for weight in program.constants.values()}
+    assert after.folded.sources == weights
+
+
+def test_a_derived_constant_cannot_depend_on_more_than_its_sources() -> None:
+    ((_, known),) = Constants.by_function(turned(1))
+    factor = 2
+    with pytest.raises(AssertionError, match="more than its sources"):
+        known.derived("scaled", lambda weight: weight * factor, torch.ones(3))
+
+
+def test_the_negative_view_of_a_tensor_is_another_source() -> None:
+    ((_, known),) = Constants.by_function(turned(1))
+    numbers = torch.randn(3, dtype=torch.complex64)
+    keys = [known.derived("x", torch.neg, x).key for x in (numbers.imag, numbers.conj().imag)]
+    assert keys[0] != keys[1]
 
 
 def test_sixteen_products_of_a_cell_become_two() -> None:

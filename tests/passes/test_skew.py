@@ -332,7 +332,7 @@ def test_gpus_interpreted() -> None:
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_any_number_of_steps(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One program for all lengths: it skews also where there is but one step."""
-    monkeypatch.setattr("stretto.passes.skew.why_in_turn", lambda *_: None)
+    monkeypatch.setattr("stretto.passes.skew.why_sequential", lambda *_: None)
     module = Layers(3, 4, steps_outside=False).eval()
     compiled = stretto.compile(module, dynamic=True, options=Options(threads=2))
     with torch.no_grad():

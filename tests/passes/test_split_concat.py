@@ -154,3 +154,26 @@ def test_results_of_two_calls_are_split_when_asked_for() -> None:
     inputs = (torch.randn(9, 4), torch.tensor(4))
     check_unchanged(TREE, SplitConcat())
     assert tree_products(apply(program_of(TREE), SplitConcat(calls=True), inputs=inputs)) == 2
+
+
+def test_one_weight_for_inputs_of_other_widths() -> None:
+    program = program_of("""
+        func @main(%x: f32[5, 3], %z: f32[5, 2], %h0: f32[4], %g0: f32[5]) -> (f32[4], f32[5]) {
+          %w = constant "w" : f32[4, 7]
+          %h, %g = for %t in (0, 5, 1) carry (%p = %h0, %q = %g0) {
+            %x_t = aten.select.int(%x, 0, %t) : f32[3]
+            %c = aten.cat.default((%x_t, %p), -1) : f32[7]
+            %y = aten.linear.default(%c, %w) : f32[4]
+            %n = aten.tanh.default(%y) : f32[4]
+            %z_t = aten.select.int(%z, 0, %t) : f32[2]
+            %d = aten.cat.default((%z_t, %q), -1) : f32[7]
+            %v = aten.linear.default(%d, %w) : f32[4]
+            %s = aten.slice.Tensor(%q, 0, 0, 1) : f32[1]
+            %m = aten.cat.default((%v, %s), 0) : f32[5]
+            yield %n, %m
+          } : f32[4], f32[5]
+          return %h, %g
+        }
+        """)
+    widths = [constant.shape[1] for constant in apply(program, SplitConcat()).constants.values()]
+    assert sorted(widths[1:]) == [2, 3, 4, 5]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from itertools import product
 from math import prod
 
@@ -11,7 +12,8 @@ import torch
 from stretto.device.expr import Buffer
 from stretto.device.forms import Packing
 from stretto.ir.types import DType
-from stretto.runtime.constants import pack
+from stretto.kernels.panels import Packings
+from stretto.runtime.constants import copy_of, pack
 
 Dim = tuple[int, int]
 
@@ -67,3 +69,47 @@ def test_each_element_is_at_its_place(wanted: Packing) -> None:
             row = flat[n, :, k].reshape(-1)
             assert row[:count].tolist() == [source[first + c * step] for c in range(count)]
             assert not row[count:].any()
+
+
+def lines(dim: int) -> Packing:
+    """The weight of a square kernel, transformed for lines along a dim."""
+    packings = Packings([])
+    packings.add_lines(Buffer("w", DType.F32, (8, 8, 5, 5), "constant", 0), 8, 4, dim)
+    (found,) = packings.found.values()
+    return found
+
+
+@pytest.mark.parametrize("dims", [(2, 3), (3, 2)])
+def test_copies_for_lines_along_another_dim_are_other_copies(dims: tuple[int, int]) -> None:
+    weight = torch.randn(8, 8, 5, 5)
+    kept = [copy_of(weight, lines(dim), None) for dim in dims]
+    for dim, copy in zip(dims, kept, strict=True):
+        assert torch.equal(copy.tensor, pack(lines(dim), weight))
+    assert copy_of(weight, lines(dims[0]), None) is kept[0]
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Packing)])
+def test_each_field_of_a_packing_is_part_of_what_copies_are_shared_by(name: str) -> None:
+    """A field that is added later, too."""
+    one = packing((), (128, 5), ((5, 1),), 64)
+    changes = {
+        "buffer": replace(one.buffer, shape=(64, 2, 5)),
+        "outer": ((1, 0),),
+        "columns": (5, 128),
+        "depth": ((1, 5),),
+    }
+    if name == "source":
+        other = replace(one, source=replace(one.source, name="another"))
+        assert other.layout == one.layout
+        return
+    value = changes[name] if name in changes else getattr(one, name) + 1
+    assert replace(one, **{name: value}).layout != one.layout
+
+
+@pytest.mark.parametrize("wanted", [None, packing((), (8, 4), ((4, 1),), 8)])
+def test_copies_of_a_tensor_and_of_its_negative_view_are_two(wanted: Packing | None) -> None:
+    numbers = torch.randn(8, 4, dtype=torch.complex64)
+    plain, negative = numbers.imag, numbers.conj().imag
+    assert negative.is_neg() and negative.data_ptr() == plain.data_ptr()
+    first, second = (copy_of(tensor, wanted, None) for tensor in (plain, negative))
+    assert torch.equal(first.tensor, -second.tensor) and first.tensor.any()

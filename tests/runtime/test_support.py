@@ -10,7 +10,7 @@ import pytest
 from stretto.errors import BuildError
 from stretto.options import Options
 from stretto.runtime import compiler
-from stretto.runtime.compiler import Support, begin
+from stretto.runtime.compiler import NativeLibrary, build_in_background
 
 
 def nothing(library: object) -> None:
@@ -30,9 +30,9 @@ def test_load_takes_what_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return built
 
     monkeypatch.setattr(compiler, "compile_shared", noted)
-    part = Support(source, nothing)
-    begin([part], options)
-    begin([part], options)
+    part = NativeLibrary(source, nothing)
+    build_in_background([part], options)
+    build_in_background([part], options)
     for thread in threading.enumerate():
         if thread.name == "stretto builds its libraries":
             thread.join()
@@ -43,7 +43,7 @@ def test_load_takes_what_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_what_went_wrong_is_raised_by_load(tmp_path: Path) -> None:
     source, options = tmp_path / "wrong.cpp", Options(cache_dir=tmp_path / "cache")
     source.write_text("int main( {")
-    part = Support(source, nothing)
-    begin([part], options)
+    part = NativeLibrary(source, nothing)
+    build_in_background([part], options)
     with pytest.raises(BuildError, match="failed with exit code 1"):
         part.load(options)

@@ -18,7 +18,20 @@ PAGES = [
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("batching", "cuda", "guide", "saving", "timeline", "torch_compile")
+        for name in (
+            "tutorial/start",
+            "tutorial/control-flow",
+            "tutorial/batch",
+            "tutorial/gpu",
+            "tutorial/deploy",
+            "how-to/debugging",
+            "how-to/gpu-graphs",
+            "how-to/timelines",
+            "how-to/torch-compile",
+            "reference/options",
+            "reference/python",
+            "reference/signatures",
+        )
     ),
 ]
 

@@ -35,7 +35,7 @@ IMPORTS = {PurePosixPath(name): set(imported(text)) for name, text in FILES.item
         ("src/stretto/machines/cpu/include/abi.h", ["machines/cpu/test_pool.py"]),
         ("tests/helper.py", ["e2e/test_user.py"]),
         ("tests/passes/test_dce.py", ["passes/test_dce.py"]),
-        ("docs/guide.md", ["test_docs.py"]),
+        ("docs/tutorial/start.md", ["test_docs.py"]),
         ("Makefile", []),
     ],
 )

@@ -51,7 +51,7 @@ INSTANCE_ZOO: dict[str, InstanceEntry] = {module.ENTRY.name: module.ENTRY for mo
 def build(
     name: str, preset: str, count: int, seed: int = 0, **changes: Any
 ) -> tuple[nn.Module, list[Any]]:
-    """The model `name` in eval mode and `count` instances; `changes` replace fields of the
+    """Return the model `name` in eval mode and `count` instances; `changes` replace fields of the
     preset's configuration."""
     entry = INSTANCE_ZOO[name]
     config = replace(entry.presets[preset], **changes)

@@ -88,7 +88,7 @@ def work(
 
 
 def batched(model: ACT, wrap: Wrap) -> ManyFunction:
-    """Every instance is at a token and a step of its own; all take their next step at once."""
+    """Each instance is at its own token and step; all take their next step at once."""
     step = wrap(_step)
     weight = model.state.weight.t().contiguous()
 
@@ -102,7 +102,7 @@ def batched(model: ACT, wrap: Wrap) -> ManyFunction:
         result = inputs.new_zeros(total, hidden)
         token_steps = torch.zeros(len(inputs), dtype=torch.int64)
         costs = torch.zeros(total, dtype=torch.float64)
-        # Of those that still run: which instance, its next token, and where it is with it.
+        # Per running instance: its number, its next token, and the state of that token's steps.
         rows, place = torch.arange(total), ends - lengths
         h, mean = result.clone(), result.clone()
         halted = torch.zeros(total, dtype=torch.float64)

@@ -1,7 +1,8 @@
 """BERxiT (Xin et al. 2021): BERT that exits early; all layers share one set of weights.
 
-The published benchmark exits behind each layer equally often: 6.5 of 12 layers run on average, and
-9.5 of 18 in the large model. Here 6.6 and 9.6 run, with seed 0 and 16 and 10 instances.
+The published benchmark exits after each layer equally often: 6.5 of 12 layers run on
+average, and 9.5 of 18 in the large model. Here 6.6 and 9.6 run, with seed 0 and 16 and 10
+instances.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .entry import InstanceEntry, ManyFunction, Wrap, chain_phase
 
 @dataclass(frozen=True, slots=True)
 class BerxitConfig:
-    """`confidence` is the threshold; `layers` the most that run."""
+    """`confidence` is the threshold; `layers` the maximum number that run."""
 
     hidden: int = 768
     heads: int = 12
@@ -33,14 +34,14 @@ class BerxitConfig:
 
 @dataclass
 class Exit:
-    """scores: [classes]. layers: how many layers ran."""
+    """scores: [classes]. layers: the number of layers that ran."""
 
     scores: Tensor
     layers: int
 
 
 class Layer(nn.Module):
-    """x [length, hidden] -> the same; normalised behind each of its halves, as in BERT."""
+    """x [length, hidden] -> the same; normalised after each of its halves, as in BERT."""
 
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()

@@ -86,7 +86,7 @@ def batched(model: BiRNN, wrap: Wrap) -> ManyFunction:
         lengths = torch.tensor([len(tokens) for tokens in sentences])
         order = torch.argsort(lengths, descending=True)
         ordered = lengths[order]
-        # running[t]: how many sentences have a token t; its rows start at starts[t].
+        # running[t]: number of sentences that have a token t; their rows start at starts[t].
         longest = int(ordered[0])
         running = (ordered[None] > torch.arange(longest)[:, None]).sum(dim=1)
         starts = torch.cumsum(running, 0) - running

@@ -76,7 +76,7 @@ def instances(config: DAGRNNConfig, count: int, seed: int = 0) -> list[list[Vert
 
 
 def heights(vertices: Sequence[Vertex]) -> list[int]:
-    """How many vertices are on the longest path to each one, without itself."""
+    """Return the number of vertices on the longest path to each one, without itself."""
     found: list[int] = []
     for vertex in vertices:
         found.append(max([found[parent] + 1 for parent in vertex.parents], default=0))

@@ -1,4 +1,4 @@
-"""Walks over Python data: what instances and results are made of."""
+"""Walks over Python data: the instances and results of models."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Leaf: TypeAlias = Tensor | float | int | bool | str | None
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Leaf]]:
-    """Each tensor, number, string and None in `value`, in order, with the path to it.
+    """Yield each tensor, number, string and None in `value`, in order, with the path to it.
 
-    Paths name the types on the way, so data of equal paths have the same structure. Empty
+    Paths name the types on the way, so data with equal paths have the same structure. Empty
     containers are leaves, given as None.
     """
     if isinstance(value, (Tensor, float, int, str)) or value is None:
@@ -40,7 +40,7 @@ def _items(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def with_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """A copy of `value` with each tensor replaced. What was shared is shared in the copy."""
+    """Copy `value` with each tensor replaced. Objects that were shared are shared in the copy."""
     return _copied(value, function, {})
 
 
@@ -68,15 +68,15 @@ def _copied(value: Any, function: Callable[[Tensor], Tensor], memo: dict[int, An
 
 
 def in_float64(value: Any) -> Any:
-    """A copy of instances with tensors of floating-point numbers in float64."""
+    """Copy instances with their floating-point tensors converted to float64."""
     return with_tensors(value, lambda x: x.double() if x.is_floating_point() else x)
 
 
 def as_arrays(value: Any) -> list[np.ndarray]:
-    """The leaves of a result as arrays, one by one: what decides about equality of results.
+    """Return the leaves of a result as arrays, to compare results.
 
-    The first array holds a hash of the structure with its strings; integers and booleans stay
-    what they are, so they have to be equal.
+    The first array holds a hash of the structure with its strings; integers and booleans
+    are not converted, so they have to be equal.
     """
     found = list(leaves(value))
     words = [

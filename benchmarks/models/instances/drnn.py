@@ -1,9 +1,10 @@
 """A doubly recurrent network (Alvarez-Melis and Jaakkola 2017) grows a tree from a vector.
 
-A node's state comes from its parent's and from its sibling's before it. Two probabilities of the
-state decide whether the node has children and whether another sibling follows. No node is deeper
-than 3, and one of depth d has at most 3 - d children. The published benchmark draws the number of
-children uniformly from 0..3 - d, which gives 4.75 nodes on average; with seed 0 there are 4.8.
+A node's state comes from its parent's and from that of its previous sibling. Two
+probabilities of the state decide whether the node has children and whether another sibling
+follows. No node is deeper than 3, and one of depth d has at most 3 - d children. The
+published benchmark draws the number of children uniformly from 0..3 - d, which gives 4.75
+nodes on average; with seed 0 there are 4.8.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class DRNN(nn.Module):
     def node(
         self, x: Tensor, above: Tensor, beside: Tensor, depth: int
     ) -> tuple[Grown, Tensor, bool]:
-        """The node with all below it, its sibling state, and whether another sibling follows.
-        `x` is the value of the parent."""
+        """Return the node with its subtree, its sibling state, and True if another sibling
+        follows. `x` is the value of the parent."""
         above = torch.sigmoid(self.ancestor(torch.cat([x, above])))
         beside = torch.sigmoid(self.sibling(torch.cat([x, beside])))
         h = torch.tanh(self.predict(torch.cat([above, beside])))
@@ -89,7 +90,7 @@ def make(config: DRNNConfig, seed: int = 0) -> DRNN:
     seed_weights(model, seed)
     with torch.no_grad():
         model.dense.weight.mul_(3.0)
-        # States are sigmoids, so near a half: without their mean and with larger differences.
+        # States are sigmoids, so near a half: subtract their mean and enlarge the differences.
         model.predict.weight.sub_(model.predict.weight.mean(dim=1, keepdim=True)).mul_(6.0)
         model.topology.weight.sub_(model.topology.weight.mean(dim=1, keepdim=True)).mul_(2.0)
         model.topology.bias.fill_(config.bias)
@@ -101,7 +102,7 @@ def instances(config: DRNNConfig, count: int, seed: int = 0) -> list[Tensor]:
 
 
 def size(grown: Grown) -> int:
-    """How many nodes a tree has."""
+    """Return the number of nodes of a tree."""
     return 1 + sum(map(size, grown.children))
 
 
@@ -116,7 +117,8 @@ def work(
 
 
 def _chain(grown: Grown) -> int:
-    """The longest path of nodes that depend on each other: a sibling on the one before it."""
+    """Return the longest path of nodes that depend on each other; a sibling depends on the
+    previous one."""
     below = (place + _chain(child) for place, child in enumerate(grown.children))
     return 1 + max(below, default=0)
 
@@ -125,7 +127,7 @@ def batched(model: DRNN, wrap: Wrap) -> ManyFunction:
     """Depth by depth: the k-th children of all parents of one depth at once."""
     hidden = model.dense.in_features
     parts = [layer.weight.t() for layer in (model.ancestor, model.sibling)]
-    # What the parent gives to both states is one product for all of its children.
+    # The parent's part of both states is one product, shared by all of its children.
     input_weight = torch.cat([part[:hidden] for part in parts], dim=1).contiguous()
     input_bias = torch.cat((model.ancestor.bias, model.sibling.bias))
     above_weight, beside_weight = (part[hidden:].contiguous() for part in parts)
@@ -151,7 +153,7 @@ def batched(model: DRNN, wrap: Wrap) -> ManyFunction:
     def grow(
         x: Tensor, above: Tensor, lists: list[list[Grown]], most: int
     ) -> tuple[Tensor, Tensor, list[list[Grown]]]:
-        """Fills the lists of children; gives the nodes that have children themselves."""
+        """Fill the lists of children; return the nodes that have children themselves."""
         above, inputs = shared(x, above, input_weight, input_bias, above_weight)
         beside = torch.zeros_like(above)
         values, aboves, parents = [], [], []
@@ -187,8 +189,8 @@ def batched(model: DRNN, wrap: Wrap) -> ManyFunction:
 def _shared(
     x: Tensor, above: Tensor, weight: Tensor, bias: Tensor, above_weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What all children of a node have in common: the ancestors' state, and the input's part of
-    the siblings' state."""
+    """Return what all children of a node have in common: the ancestors' state, and the input's
+    part of the siblings' state."""
     hidden = x.shape[1]
     inputs = torch.addmm(bias, x, weight)
     state = torch.sigmoid(torch.addmm(inputs[:, :hidden], above, above_weight))

@@ -1,4 +1,4 @@
-"""What the benchmark knows about a model that is written for one instance."""
+"""Record of a model that is written for one instance, for the benchmark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..entry import FLOAT_BYTES, Phase
 
 Function: TypeAlias = Callable[..., Any]
 
-# Takes a function of tensors alone: gives the function itself, or compiles it.
+# Takes a function of tensors only, and returns it unchanged or compiled.
 Wrap: TypeAlias = Callable[[Function], Function]
 ManyFunction: TypeAlias = Callable[[Sequence[Any]], list[Any]]
 
@@ -25,15 +25,15 @@ def as_it_is(function: Function) -> Function:
 class InstanceEntry:
     """One model, which takes one instance: a tree, a list, a graph as Python data.
 
-    `presets` holds `small` (for tests) and the published sizes, `sizes` the names of the latter.
-    `make(config, seed)` gives the module in eval mode, `instances(config, count, seed)` a list.
-    `steps(instance, result)` counts what the model repeats; over many instances its mean lies
-    within `mean_steps`.
-    `work(config, instances, results)` lists the phases of the physical floor of one batch.
-    `batched(model, wrap)` is what a person writes for a whole batch, level by level: it prepares
-    the weights and gives a function from instances to results. `wrap` is applied to its functions
-    of tensors. None where a person would not write it.
-    `decides` says that decisions depend on the values of tensors.
+    `presets` holds `small` (for tests) and the published sizes, `sizes` the names of the
+    latter. `make(config, seed)` returns the module in eval mode, `instances(config,
+    count, seed)` a list. `steps(instance, result)` counts the repeated steps of the
+    model; over many instances its mean is within `mean_steps`. `work(config, instances,
+    results)` lists the phases of the physical floor of one batch. `batched(model, wrap)`
+    is a hand-written version for a whole batch, level by level: it prepares the weights
+    and returns a function from instances to results. `wrap` is applied to its functions
+    of tensors. None if nobody would write it by hand. `decides`: decisions depend on the
+    values of tensors.
     """
 
     name: str
@@ -53,7 +53,7 @@ class InstanceEntry:
 
 
 def chain_phase(name: str, flops: float, weights: float, reads: float) -> Phase:
-    """Work with `weights` numbers that a batch shares, and reads again at each of `reads` levels
-    that depend on each other."""
+    """Return the phase of work with `weights` numbers that a batch shares, and reads again at each
+    of `reads` levels that depend on each other."""
     size = float(weights * FLOAT_BYTES)
     return Phase(name, float(flops), size * max(reads, 1), size)

@@ -17,7 +17,7 @@ from .sentences import random_sentences
 
 @dataclass(frozen=True, slots=True)
 class ExpertsConfig:
-    """Lengths are uniform in `shortest`..`longest`; an expert is as wide inside as 4 `hidden`."""
+    """Lengths are uniform in `shortest`..`longest`; the inner width of an expert is 4 `hidden`."""
 
     hidden: int = 256
     experts: int = 8
@@ -39,7 +39,7 @@ class Expert(nn.Module):
 
 
 class Routed(nn.Module):
-    """x [hidden] -> x and what the chosen expert adds to it, and the expert's number."""
+    """x [hidden] -> x plus the output of the chosen expert, and the expert's number."""
 
     def __init__(self, config: ExpertsConfig) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Routed(nn.Module):
 
 
 class Experts(nn.Module):
-    """Tokens, each [hidden] -> tokens, and how many times each expert was chosen."""
+    """Tokens, each [hidden] -> tokens, and the number of times that each expert was chosen."""
 
     def __init__(self, config: ExpertsConfig) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def make(config: ExpertsConfig, seed: int = 0) -> Experts:
 def work(
     config: ExpertsConfig, sentences: Sequence[list[Tensor]], results: Sequence[Any]
 ) -> tuple[Phase, ...]:
-    """Every expert is read, where there are many tokens: by each layer its own."""
+    """With many tokens, every layer reads all of its experts."""
     tokens = sum(map(len, sentences))
     square, router = config.hidden**2, config.hidden * config.experts
     read = min(config.experts, tokens)
@@ -89,7 +89,7 @@ def work(
 
 
 def batched(model: Experts, wrap: Wrap) -> ManyFunction:
-    """Tokens of all instances are sorted by expert; each expert takes its own at once."""
+    """Sort the tokens of all instances by expert; each expert processes its tokens at once."""
     route, expert = wrap(_route), wrap(_expert)
 
     def layer(x: Tensor, routed: Any) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
-"""An evaluator of arithmetic expressions, with `match`; numbers stay Python's as long as they can.
+"""An evaluator of arithmetic expressions, with `match`; numbers stay Python's as long as possible.
 
-Variables are vectors. An operation of two numbers gives a number, and one with a vector a vector.
+Variables are vectors. An operation of two numbers gives a number, and one with a vector a
+vector.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def instances(config: ExpressionConfig, count: int, seed: int = 0) -> list[Expre
 
 
 def size(expression: Expression) -> int:
-    """How many nodes an expression has."""
+    """Return the number of nodes of an expression."""
     return 1 + sum(map(size, operands(expression)))
 
 

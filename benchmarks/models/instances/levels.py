@@ -1,4 +1,5 @@
-"""Binary trees of a batch in levels: what code written by hand for a batch of trees needs."""
+"""The binary trees of a batch in levels, as code written by hand for a batch of trees
+needs them."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_SHIFT = 32  # a node is known by its height and its place among nodes of that height
+_SHIFT = 32  # a node's id has its height above this bit, and its place in the height below
 _PLACE = (1 << _SHIFT) - 1
 
 

@@ -19,7 +19,7 @@ from .trees import folded, height, leaf_count, tree_shapes
 
 @dataclass(frozen=True, slots=True)
 class MVRNNConfig:
-    """`words` is the size of the lexicon. A word that occurs again is the same two tensors."""
+    """`words` is the size of the lexicon. A word that occurs again uses the same two tensors."""
 
     hidden: int = 64
     words: int = 200
@@ -28,7 +28,7 @@ class MVRNNConfig:
 
 @dataclass
 class Word:
-    """vector: [hidden]. matrix: [hidden, hidden], how the word changes what is beside it."""
+    """vector: [hidden]. matrix: [hidden, hidden], the word's effect on its neighbour."""
 
     vector: Tensor
     matrix: Tensor
@@ -68,7 +68,7 @@ def make(config: MVRNNConfig, seed: int = 0) -> MVRNN:
     model = MVRNN(config)
     seed_weights(model, seed)
     with torch.no_grad():
-        # As small as the entries of a word's matrix, or it would drown them.
+        # As small as the entries of a word's matrix, or it would dominate them.
         model.matrix_bias.mul_(0.1)
     return model
 
@@ -99,8 +99,8 @@ def work(config: MVRNNConfig, trees: Sequence[Tree], results: Sequence[Any]) -> 
 
 
 def batched(model: MVRNN, wrap: Wrap) -> ManyFunction:
-    """Nodes of one height at once. Matrices stay where they are, those of words too: the pairs
-    [M_l ; M_r] of a level are copied from them, and from nowhere else."""
+    """Compute nodes of one height at once. Matrices, also those of words, are not moved: only the
+    pairs [M_l ; M_r] of a level are copied from them."""
     vector_weight = model.vector.weight.t().contiguous()
     level = wrap(_level)
 
@@ -138,7 +138,8 @@ def _level(
     matrix_weight: Tensor,
     matrix_bias: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """`rows`: the n left and right children in turns; `matrices`: theirs, [2 n, hidden, hidden]."""
+    """Compute a level. `rows`: the n left and right children, alternating; `matrices`: their
+    matrices, [2 n, hidden, hidden]."""
     count, hidden = rows.shape[0] // 2, vectors.shape[1]
     below = vectors.index_select(0, rows).view(count, 2, 1, hidden)
     pairs = matrices.view(count, 2, hidden, hidden)

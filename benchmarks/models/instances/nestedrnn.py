@@ -1,8 +1,8 @@
-"""An RNN loop nested inside a GRU loop; both stop when they have halted enough.
+"""An RNN loop nested inside a GRU loop; both stop when their halting probabilities sum to 1.
 
-Each step adds the probability that it is the last one; a loop ends when the sum passes 1, after 20
-steps at least and 40 at most. The published benchmark draws both numbers of steps from 20..40. Here
-both are 30 on average, with seed 0.
+Each step adds the probability that it is the last one; a loop ends when the sum passes 1,
+after 20 steps at least and 40 at most. The published benchmark draws both numbers of steps
+from 20..40. Here both are 30 on average, with seed 0.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NestedRNNConfig:
 
 
 class NestedRNN(nn.Module):
-    """x [hidden] -> the GRU's state [hidden], and how many steps the inner loop made each time."""
+    """x [hidden] -> the GRU's state [hidden], and the number of steps of each inner loop."""
 
     def __init__(self, config: NestedRNNConfig) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def make(config: NestedRNNConfig, seed: int = 0) -> NestedRNN:
         ):
             halt.bias.fill_(bias)
             halt.weight.mul_(0.5)
-        model.inner.weight.mul_(0.8)  # contracts: rounding does not grow over 900 steps
+        model.inner.weight.mul_(0.8)  # a contraction: rounding does not grow over 900 steps
     return model
 
 

@@ -1,8 +1,8 @@
 """A shift-reduce parser with an RNN over its stack and one over its buffer.
 
-The StackLSTM parser (Dyer et al. 2015) with LSTM cells replaced by RNN cells. The action is the
-argmax of scores, where more than one is possible: n tokens take 2n - 1 actions in any case, 49 on
-average.
+The StackLSTM parser (Dyer et al. 2015) with LSTM cells replaced by RNN cells. The action is
+the argmax of scores, if more than one is possible: n tokens always take 2n - 1 actions, 49
+on average.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class StackRNNConfig:
 
 @dataclass
 class Parse:
-    """phrase: the vector of the whole sentence, [hidden]. actions: what the parser did."""
+    """phrase: the vector of the whole sentence, [hidden]. actions: those of the parser."""
 
     phrase: Tensor
     actions: list[int]
 
 
 class StackRNN(nn.Module):
-    """Tokens, each [hidden] -> what the parser made of them."""
+    """Tokens, each [hidden] -> the parse."""
 
     def __init__(self, config: StackRNNConfig) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class StackRNN(nn.Module):
         self.right = nn.Linear(2 * hidden, hidden)
 
     def forward(self, tokens: list[Tensor]) -> Parse:
-        # The state of the buffer after its last tokens, so that the first is taken by pop.
+        # States of the buffer from its last token on, so that `pop` takes the first one.
         buffer: list[Tensor] = [self.empty]
         for x in reversed(tokens):
             buffer.append(torch.tanh(self.buffer_cell(torch.cat([x, buffer[-1]]))))

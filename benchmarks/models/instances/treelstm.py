@@ -18,7 +18,7 @@ from .trees import folded, height, leaf_count, tree_shapes
 
 @dataclass(frozen=True, slots=True)
 class TreeLSTMConfig:
-    """`shapes` is the path of a file of tree shapes; see `trees.py` where it is empty."""
+    """`shapes` is the path of a file of tree shapes; if it is empty, see `trees.py`."""
 
     hidden: int = 256
     words: int = 20_000
@@ -145,7 +145,8 @@ def _leaves(gates: Tensor) -> tuple[Tensor, Tensor]:
 def _level(
     gates: Tensor, h: Tensor, c: Tensor, rows: Tensor, state_weight: Tensor, forget_weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`gates` [n, 4 hidden] come from the inputs; `rows` are n left, then n right children."""
+    """Compute a level. `gates` [n, 4 hidden] come from the inputs; `rows` are n left, then n right
+    children."""
     count, hidden = gates.shape[0], h.shape[1]
     below = h.index_select(0, rows)
     forget = torch.mm(below, forget_weight).view(2, count, hidden)

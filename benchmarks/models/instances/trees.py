@@ -24,8 +24,9 @@ T = TypeVar("T")
 
 
 def tree_shapes(count: int, seed: int, path: str = "") -> list[str]:
-    """`count` shapes, drawn by `seed` from the lines of a file; random shapes where neither `path`
-    nor the environment names one. A file gives no shape twice before it has given all."""
+    """Return `count` shapes, drawn by `seed` from the lines of a file; random shapes if neither
+    `path` nor the environment names one. No shape of a file is repeated before all have been
+    used."""
     source = generator(seed)
     found = path or os.environ.get(SHAPES_VARIABLE, "")
     if not found:
@@ -39,7 +40,8 @@ def tree_shapes(count: int, seed: int, path: str = "") -> list[str]:
 
 
 def random_tree_shape(source: torch.Generator) -> str:
-    """Leaves as many as in the treebank; parse trees of English lean to the right."""
+    """Draw a shape with as many leaves as in the treebank; parse trees of English lean to the
+    right."""
     leaves = round(float(torch.empty(()).normal_(19.3, 9.3, generator=source)))
     return _leaning(min(max(leaves, 2), 49), source)
 
@@ -53,7 +55,7 @@ def _leaning(leaves: int, source: torch.Generator) -> str:
 
 
 def folded(shape: str, leaf: Callable[[], T], inner: Callable[[T, T], T]) -> T:
-    """The data that a shape describes, children before their parents."""
+    """Build the data that a shape describes, children before their parents."""
     tree = tree_from_shape(shape)
     made: list[T] = []
     for left, right, is_leaf in zip(tree.left, tree.right, tree.is_leaf, strict=True):
@@ -62,7 +64,7 @@ def folded(shape: str, leaf: Callable[[], T], inner: Callable[[T, T], T]) -> T:
 
 
 def height(node: object) -> int:
-    """The height of a binary tree; a leaf has no `left`, or None."""
+    """Return the height of a binary tree; a leaf has no `left`, or None."""
     left = getattr(node, "left", None)
     if left is None:
         return 0
@@ -70,6 +72,6 @@ def height(node: object) -> int:
 
 
 def leaf_count(node: object) -> int:
-    """How many leaves a binary tree has."""
+    """Return the number of leaves of a binary tree."""
     left = getattr(node, "left", None)
     return 1 if left is None else leaf_count(left) + leaf_count(getattr(node, "right", None))

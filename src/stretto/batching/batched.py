@@ -19,7 +19,7 @@ from stretto.batching.passes.pipeline import BatchPasses
 from stretto.batching.serving import Call, Failure, Outcome, Streaming, Value
 from stretto.batching.tuning import Tuning
 from stretto.call.compiler import AUTO, require_backend
-from stretto.call.eager import Notices, Trained, while_it_holds
+from stretto.call.eager import Notices, RequiresGrad, recheck_requires_grad
 from stretto.errors import CaptureError
 from stretto.locks import ForkSafeLock
 from stretto.options import Options
@@ -128,8 +128,8 @@ class Batched(Streaming):
             try:
                 signature.check_gradients()
                 return self._batch(signature, every, None if signature.dynamic else flattened)
-            except Trained as call:
-                signature.trained = while_it_holds(call)
+            except RequiresGrad as call:
+                signature.trained = recheck_requires_grad(call)
                 self._notices.eager(call)
         return [
             _eager(self._function, number, items, shared)
@@ -175,7 +175,7 @@ class Batched(Streaming):
     def _compile(self, signature: _Signature, columns: list[Sequence[Any]]) -> None:
         """Build the program for all kinds of data seen so far and in these instances. On failure
         the evaluation is restored."""
-        restore = signature.evaluation.saved()
+        restore = signature.evaluation.snapshot()
         try:
             signature.compiled = self._compiled(signature, columns)
         except BaseException:

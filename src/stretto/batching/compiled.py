@@ -131,7 +131,7 @@ class CompiledBatch:
     times: Times = field(default_factory=Times)
     """Times of the last call."""
     _steps: list[bytes] = field(default_factory=list[bytes])
-    _room: list[int] = field(default_factory=list[int])
+    _capacities: list[int] = field(default_factory=list[int])
     """The rows of each pool, cached since `len` of a tensor takes a microsecond."""
 
     def __post_init__(self) -> None:
@@ -140,7 +140,7 @@ class CompiledBatch:
         ):
             rows = max(FIRST_ROWS, permanent)
             self.pools.append(_pool(rows, type_.shape, type_.dtype.torch, self.device))
-        self._room = [len(pool) for pool in self.pools]
+        self._capacities = [len(pool) for pool in self.pools]
         self.host.write_shared(self.pools)
 
     @property
@@ -173,9 +173,9 @@ class CompiledBatch:
             return self.run_flat(flat)
         except LaunchStopped as stopped:
             error = stopped.error
-        return self._apart(columns, 0, error)
+        return self._bisect_failures(columns, 0, error)
 
-    def _apart(
+    def _bisect_failures(
         self, columns: Sequence[Sequence[Any]], first: int, error: Exception
     ) -> list[Outcome]:
         """Find the failing instances of a launch that a check stopped without naming one: run both
@@ -194,7 +194,7 @@ class CompiledBatch:
             except LaunchStopped as stopped:
                 error = stopped.error
             # Outside `except`, else the errors of the halves would have this one as context.
-            outcomes += self._apart(half, first + low, error)
+            outcomes += self._bisect_failures(half, first + low, error)
         return outcomes
 
     def run_flat(self, flat: Flat, first: int = 0) -> list[Outcome]:
@@ -236,7 +236,7 @@ class CompiledBatch:
 
     def _grow(self, rows: Sequence[int]) -> None:
         """Enlarge the pools that have fewer than `rows` rows; existing rows keep their contents."""
-        if not any(map(gt, rows, self._room)):
+        if not any(map(gt, rows, self._capacities)):
             return
         for number, (pool, needed) in enumerate(zip(self.pools, rows, strict=True)):
             if needed > len(pool):
@@ -244,7 +244,7 @@ class CompiledBatch:
                 with torch.no_grad():
                     larger[: len(pool)].copy_(pool)
                 self.pools[number] = larger
-        self._room = [len(pool) for pool in self.pools]
+        self._capacities = [len(pool) for pool in self.pools]
 
 
 def _pool(

@@ -521,7 +521,7 @@ def walk(body: Body) -> Iterator[Statement]:
             yield from walk(inner)
 
 
-def place_of(body: Body) -> SourceLocation | None:
+def first_location(body: Body) -> SourceLocation | None:
     """Return the first source location in a body; None if no statement has one."""
     for statement in walk(body):
         found = statement.operation if isinstance(statement, Operate) else statement

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from stretto.batching.passes.effects import why_not_apart, why_not_loop
+from stretto.batching.passes.effects import why_dependent, why_not_loop
 from stretto.batching.printer import print_function
 from stretto.batching.program import (
     PRIMITIVES,
@@ -235,7 +235,7 @@ class _FunctionVerifier:
                 ends = [self._within(_Around("fork"), inner, assigned) for inner in several]
                 if any(end is None for end in ends):
                     raise self._error("a body of a fork does not reach its end", statement)
-                self._keeps_apart(why_not_apart(several), statement)
+                self._keeps_apart(why_dependent(several), statement)
                 return assigned.union(*(end for end in ends if end is not None))
             case ForkLoop():
                 return self._fork_loop(statement, assigned)

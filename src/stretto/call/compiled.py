@@ -12,13 +12,13 @@ import torch
 from torch.utils import _pytree as pytree
 
 from stretto.call.compiler import AUTO, Compiler, require_backend, target_machine
-from stretto.call.eager import Notices, RunsEager, Trained
+from stretto.call.eager import Notices, RequiresGrad, RunsEager
 from stretto.call.entry import Entry
-from stretto.call.fallback import CallSegments, Fallback, NotNative
+from stretto.call.fallback import CallSegments, Fallback, RunInPython
 from stretto.call.programs import Programs
 from stretto.errors import BuildError, CaptureError, RunError, StrettoError
-from stretto.failures import is_of_compile
-from stretto.frontends.python import Surroundings
+from stretto.failures import is_compile_failure
+from stretto.frontends.python import Caller
 from stretto.frontends.python.control.settled import is_settled
 from stretto.frontends.python.tracing.admission import active_transformation, check_inputs
 from stretto.options import Options
@@ -28,16 +28,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-_OF_COPIES = frozenset(("__copy__", "__deepcopy__", "__setstate__"))
-"""Methods that, if the original has them, would make a copy that is not compiled."""
+_COPY_HOOKS = frozenset(("__copy__", "__deepcopy__", "__setstate__"))
+"""Copy hooks that `Compiled.__getattr__` hides: those of the original would make an uncompiled
+copy."""
 
-_READERS = frozenset(
+_PASSED_THROUGH = frozenset(
     (
         "buffers", "children", "modules", "named_buffers", "named_children", "named_modules",
         "named_parameters", "parameters", "state_dict",
     )
 )  # fmt: skip
-"""Methods of modules that never return the module. Dynamo looks for the very methods of torch."""
+"""Module methods that never return the module. They are passed on unwrapped, because Dynamo
+compares them by identity with torch's own methods."""
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
@@ -45,9 +47,8 @@ print_log()
 
 
 class Compiled:
-    """A function or module that runs compiled. Made by `stretto.compile`; other attributes are the
-    original's.
-    """
+    """A function or module that runs compiled. `stretto.compile` creates it; all other attributes
+    are those of the original."""
 
     def __init__(
         self,
@@ -59,17 +60,20 @@ class Compiled:
         pieces: CallSegments | None = None,
         target: str | None = None,
     ) -> None:
-        """pieces: those that the function is one of; else those of its own calls. target: as for
-        `compile`."""
+        """Wrap `function`.
+
+        pieces: the segments and parts of the function that this one was cut from; None for a
+        function that keeps its own. target: as for `compile`.
+        """
         self._module = function if isinstance(function, torch.nn.Module) else None
         self._function = function
         self._backend = backend
         self._options = options
         self._dynamic = dynamic
-        self._fallback = Fallback(pieces or CallSegments(self._piece)) if fallback else None
-        self._surroundings = Surroundings.CUT if fallback else Surroundings.COMPILED
+        self._fallback = Fallback(pieces or CallSegments(self._compile_part)) if fallback else None
+        self._surroundings = Caller.CUT if fallback else Caller.COMPILED
         if pieces is not None:
-            self._surroundings = Surroundings.PYTHON
+            self._surroundings = Caller.PYTHON
         self._compiler = Compiler(
             function, backend, options, self._surroundings, cut=fallback, target=target
         )
@@ -100,27 +104,27 @@ class Compiled:
         except RunsEager as call:
             eager = call
         except (RunError, CaptureError) as error:
-            if error.location is None:  # of sizes and of memory no line is at fault
-                error.location = self._compiler.place()
+            if error.location is None:  # errors about sizes or memory name no line
+                error.location = self._compiler.definition_location()
             raise
-        except RuntimeError:  # as of shapes that a nested tensor does not have
+        except RuntimeError:  # such as the missing shape of a nested tensor: name the reason
             check_inputs([x for x in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(x)])
             raise
         return self._eager(eager, args, kwargs)
 
     def _prepare(self, args: tuple[Any, ...]) -> None:
-        """Compiles for such arguments, without a call: where gradients would be wanted in a call
-        with grad mode on, for calls without it."""
+        """Compile for these arguments without calling. If a call with grad mode on would need
+        gradients, compile for calls with grad mode off."""
         try:
             try:
                 self._programs.find(args, {})
-            except Trained:
+            except RequiresGrad:
                 with torch.no_grad():
                     self._programs.find(args, {})
         except RunsEager as call:
             self._notices.eager(call)
         except StrettoError as error:
-            if self._fallback is None or not is_of_compile(error):
+            if self._fallback is None or not is_compile_failure(error):
                 raise
 
     def _eager(self, why: RunsEager, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -130,7 +134,8 @@ class Compiled:
     def _call_with_fallback(
         self, fallback: Fallback, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """What cannot be compiled runs in Python, also in later calls of the same signature."""
+        """Run the call compiled, or cut into pieces if its signature could not be compiled, now or
+        in an earlier call."""
         try:
             key, _ = self._programs.key(args, kwargs)
         except RunsEager as call:
@@ -140,42 +145,44 @@ class Compiled:
                 try:
                     return self._call(args, kwargs)
                 except StrettoError as error:
-                    if not is_of_compile(error):
+                    if not is_compile_failure(error):
                         raise
                     fallback.note(key, error)
             return fallback.run(self._function, args, kwargs)
         return self._eager(eager, args, kwargs)
 
-    def _piece(self, function: Callable[..., Any], *, segment: bool) -> Compiled:
-        """A function that is called from Python, or a segment."""
+    def _compile_part(self, function: Callable[..., Any], *, segment: bool) -> Compiled:
+        """Compile a function that Python code calls, or a segment of one, with the settings of
+        this object."""
         assert self._fallback is not None
         settings = (self._backend, self._options, self._dynamic)
         return Compiled(function, *settings, not segment, self._fallback.pieces)
 
     def run_segment(self, args: tuple[Any, ...]) -> Any:
-        """A call of a segment. Raises NotNative where it has to run in Python, the error of the
-        compile where it cannot be compiled."""
+        """Run a segment's program. Raises NotNative if the segment has to run in Python, and the
+        compile's error if it cannot be compiled."""
         try:
             found = self._programs.find(args, {})
         except RunsEager as call:
-            raise NotNative(str(call)) from None
+            raise RunInPython(str(call)) from None
         try:
             return self._programs.run(found, args, {})
         except RunError as error:
-            raise NotNative(f"the program raised {error}") from None
+            raise RunInPython(f"the program raised {error}") from None
         except StrettoError:
             raise
-        except Exception as error:  # as the function's own
-            raise NotNative(f"the program raised {error!r}") from None
+        except Exception as error:  # the function's own exception, raised again by Python
+            raise RunInPython(f"the program raised {error!r}") from None
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        """Compiled methods: bound to the instance, one table of signatures per function."""
+        """Bind a compiled method to its instance. All instances share one table of signatures."""
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> Any:
-        """Pickled and copied without its programs, which are made again, from the build cache.
+        """Pickle or copy without the programs; they are built again, from the build cache.
 
-        A decorated function is found by its name, as functions are."""
+        A decorated function is pickled by its qualified name, as plain functions are.
+        """
         name = vars(self).get("__qualname__", "")
         if "<" not in name and self._module is None:
             found: Any = sys.modules.get(vars(self).get("__module__", ""))
@@ -189,27 +196,32 @@ class Compiled:
 
     @property
     def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """For `isinstance`, a compiled module is a module: others register it as their child."""
+        """The module's class for a compiled module, so that `isinstance` holds and other modules
+        register it as a child."""
         module = vars(self).get("_module")
         return Compiled if module is None else module.__class__
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OF_COPIES:
+        if name in _COPY_HOOKS:
             raise AttributeError(name)
         found = getattr(self.__dict__["_function"], name)
         module = self.__dict__["_module"]
-        if module is None or getattr(found, "__self__", None) is not module or name in _READERS:
+        if (
+            module is None
+            or getattr(found, "__self__", None) is not module
+            or name in _PASSED_THROUGH
+        ):
             return found
         return functools.partial(self._call_method, found)
 
     def _call_method(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls a method of the module; for one that returns the module, as `eval()`, that is
-        the compiled one."""
+        """Call a method of the module. If it returns the module, as `eval()` does, return the
+        compiled one."""
         result = method(*args, **kwargs)
         return self if result is self._module else result
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Public attributes are those of the module, so that setting one has an effect."""
+        """Set public attributes on the module, so that they have an effect."""
         if name.startswith("_") or self._module is None:
             object.__setattr__(self, name, value)
         else:
@@ -221,48 +233,52 @@ class Compiled:
     # ---- what users ask ----------------------------------------------------------------------
     @property
     def signatures(self) -> tuple[Entry, ...]:
-        """Everything compiled so far, oldest first."""
+        """All compiled signatures, oldest first."""
         return self._programs.entries
 
     def only_entry(self) -> Entry | None:
-        """The one signature, if a call with such tensors needs no more than that it is current."""
+        """Return the only entry if `is_current()` is the one check that a call with tensors needs;
+        else None."""
         if len(self.signatures) != 1:
             return None
         (entry,) = self.signatures
-        needs_more = entry.varies or entry.takes_ints or entry.fits_sizes is not None
+        needs_more = entry.needs_more_than_key or entry.takes_ints or entry.fits_sizes is not None
         return None if needs_more or is_settled(entry.captured.program) else entry
 
     def synchronize(self) -> None:
-        """Waits until all calls on GPUs have ended. Raises RunError for one that failed, which
-        otherwise the next call does."""
+        """Wait until all calls on GPUs have ended. Raises RunError for a failed call, which
+        otherwise the next call would raise."""
         for entry in self.signatures:
             entry.executable.synchronize()
 
     def save(self, path: str | Path, *, weights: bool = True) -> None:
-        """Writes everything compiled so far to a file for `stretto.load`: the programs, and the
+        """Write everything compiled so far to a file for `stretto.load`: the programs, and the
         machine code of those for GPUs.
 
-        weights: with the tensors of the module's `state_dict()`, of a function with all that it has
-        by name. Without them who loads the file gives them, as `stretto.load(path, tensors=...)`.
+        weights: True includes the tensors of the module's `state_dict()`, or for a function all
+        tensors that it has by name. Without them, pass them to `stretto.load(path,
+        tensors=...)`.
 
-        Of a module, what was compiled for the mode that it is in. Raises SaveError where a program
-        depends on objects that a file cannot hold."""
+        For a module, only the signatures of its current mode (training or eval) are written.
+        Raises SaveError if a program depends on objects that a file cannot hold.
+        """
         from stretto.call.save import save
 
         save(self._function, self.signatures, self._options, path, weights)
 
     def explain(self) -> str:
-        """What was captured, fused, scheduled and built, per signature, and what not and why."""
+        """Report, per signature, what was captured, fused, scheduled and built, and what was not
+        and why."""
         from stretto.tools.explain import explain
 
         return explain(self)
 
     def timeline(self, path: str | Path, *args: Any, **kwargs: Any) -> None:
-        """Profiles one run and draws it: tasks on units over time, as `.html`, `.json` (Perfetto)
-        or `.png`.
+        """Profile one run and draw it: tasks on units over time, as `.html`, `.json` (Perfetto) or
+        `.png`.
 
         Without further arguments the last compiled signature runs on the inputs it was compiled
-        with.
+        with. Raises BuildError if nothing has been compiled yet.
         """
         from stretto.tools.timeline import write_timeline
 
@@ -319,32 +335,36 @@ def compile(
     fallback: bool = False,
     target: str | None = None,
 ) -> Compiled | Callable[[Callable[..., Any]], Compiled]:
-    """Compiles a function or `nn.Module` that uses ordinary Python control flow; a drop-in for it.
+    """Compile a function or `nn.Module` that uses ordinary Python control flow; a drop-in
+    for it.
 
     function: what to compile; without it a decorator is returned.
-    example_inputs: positional arguments; given, the signature is compiled now instead of at the
-        first call.
-    backend: the machine that runs it; "auto" goes by the devices of the inputs, "interpreter" is
-        the oracle. `stretto doctor` lists all, `stretto.machines.registry.register` adds one.
+    example_inputs: positional arguments. If given, their signature is compiled now instead
+        of at the first call.
+    backend: the machine that runs the programs; "auto" chooses by the devices of the inputs,
+        "interpreter" is the oracle. `stretto doctor` lists all,
+        `stretto.machines.registry.register` adds one.
     options: see `Options`.
-    fallback: a statement that cannot be compiled runs in Python, and those before and behind it as
-        programs of their own; `explain()` counts and says why. A bug of stretto that ends a compile
-        is treated in the same way, with a warning. Without it there is a CaptureError, or the error
-        of the stage that failed. Errors of a run are raised in any case.
-    dynamic: whether sizes may differ from call to call. None: a program is made for the sizes of
-        the first call; what is later seen to differ, of dims and of ints among the arguments,
-        becomes a symbol of a second program, for all further sizes. True: all of them are symbols
-        from the start. False: each size has its own program. `torch._dynamo.mark_dynamic` and
-        `mark_static` say it of single dims.
-    target: a GPU that need not be here, by name, as "h100", or by its architecture, as "sm_90".
-        The function, its inputs and its weights stay on the CPU; a call compiles what is new of it
-        for that GPU, and runs eager, with a warning. `save` writes what was compiled to a file,
-        machine code included, and `stretto.load` runs it where the GPU is.
+    fallback: run statements that cannot be compiled in Python, and the statements between
+        them as separate programs; `explain()` counts them and gives the reasons. A bug of
+        stretto that ends a compile is treated in the same way, with a warning. Without
+        fallback a CaptureError, or the error of the stage that failed, is raised. Errors of
+        a run are raised in any case.
+    dynamic: whether sizes may differ from call to call. None: the first program is made for
+        the sizes of the first call; dims, and ints among the arguments, that differ later
+        become symbols of a second program, for all further sizes. True: all of them are
+        symbols from the start. False: each size has its own program.
+        `torch._dynamo.mark_dynamic` and `mark_static` set this for single dims.
+    target: a GPU that need not be in this machine, by name, as "h100", or by its
+        architecture, as "sm_90". The function, its inputs and its weights stay on the CPU; a
+        call compiles its signature, if new, for that GPU, and runs eager, with a warning.
+        `save` writes what was compiled to a file, machine code included, and `stretto.load`
+        runs it where the GPU is.
 
-    The result takes and returns what the original does. One program is compiled per signature:
-    dtypes and devices of tensors, values of everything else. Raises ValueError for an
-    unknown backend, and at a call CaptureError, BuildError or RunError with the user's source line
-    and a remedy.
+    The result takes and returns what the original does. One program is compiled per
+    signature: dtypes and devices of tensors, values of everything else. Raises ValueError
+    for an unknown backend, and at a call CaptureError, BuildError or RunError with the
+    user's source line and a remedy.
     """
     require_backend(backend)
     settings = options if options is not None else Options()
@@ -385,7 +405,7 @@ def compile(
 
 
 def _require_target(target: str, units: int | None, backend: str, fallback: bool) -> None:
-    """Raises for a target that nothing can be compiled for so that it can be loaded again."""
+    """Raise ValueError unless programs compiled for the target can be saved and loaded again."""
     if fallback:
         raise ValueError("a function with a target cannot have fallback=True: no file holds Python")
     machine = target_machine(target, units, backend)

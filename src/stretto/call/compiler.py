@@ -1,4 +1,5 @@
-"""How a compiled function gets one entry: its function is captured and built for the machine."""
+"""Make one entry of a compiled function: capture the function and build its program for the
+machine."""
 
 from __future__ import annotations
 
@@ -22,16 +23,16 @@ from stretto.errors import BuildError, CaptureError, RunError, SourceLocation, S
 from stretto.failures import is_assertion, stage_failures
 from stretto.frontends.python import (
     ArgumentLeaf,
+    Caller,
     Captured,
     Fetched,
     IntLeaf,
-    NotNative,
     Reading,
-    Surroundings,
+    RunInPython,
     capture,
 )
 from stretto.frontends.python.tracing.admission import check_inputs
-from stretto.frontends.python.tracing.history import Settling
+from stretto.frontends.python.tracing.history import SettledBranches
 from stretto.frontends.python.tracing.locations import definition
 from stretto.ir.core import Program
 from stretto.lowering.targets import NO_UPDATES, Updates
@@ -44,23 +45,23 @@ from stretto.passes.pipeline import passes_by_name, pipeline
 from stretto.progress import LOG
 from stretto.runtime.check import Checker
 
-# ---- Where a call runs: the backend and the one device for its tensors.
+# ---- The backend of a call, and the one device of its tensors.
 
 
 AUTO = "auto"
-"""The backend that goes by the devices of the inputs."""
+"""The backend name that chooses a machine by the devices of the inputs."""
 
 
 def require_backend(backend: str) -> None:
-    """Raises ValueError for a name that is no machine's."""
+    """Raise ValueError if no machine has this name."""
     if backend != AUTO and backend not in known_machines():
         known = ", ".join((AUTO, *known_machines()))
         raise ValueError(f"backend must be one of {known}, not {backend!r}")
 
 
 def target_machine(target: str, units: int | None = None, backend: str = AUTO) -> Machine:
-    """The machine that compiles for a device that need not be here. Raises ValueError for a target
-    that none knows, or not this backend, and BuildError where its compiler is missing."""
+    """Return the machine that compiles for a device that need not be here. Raises ValueError for a
+    target that no machine (or not this backend) has, and BuildError if its compiler is missing."""
     machines = known_machines()
     for machine in machines.values() if backend == AUTO else (machines[backend],):
         if target in machine.targets:
@@ -70,8 +71,8 @@ def target_machine(target: str, units: int | None = None, backend: str = AUTO) -
 
 
 def choose_machine(backend: str, tensors: Sequence[torch.Tensor]) -> Machine:
-    """The machine for these inputs: one on an accelerator where any of them is there. Raises for
-    tensors that it cannot take."""
+    """Return the machine for these inputs; with "auto", one for an accelerator if any input is on
+    it. Raises for tensors that it cannot take."""
     check_inputs(tensors)
     if backend != AUTO:
         require_backend(backend)  # it may have been unregistered meanwhile
@@ -84,8 +85,9 @@ def choose_machine(backend: str, tensors: Sequence[torch.Tensor]) -> Machine:
 def device_of(
     machine: Machine, tensors: Sequence[torch.Tensor], captured: Captured | None = None
 ) -> torch.device:
-    """The one device of the inputs, and of all else that a captured program uses. Raises BuildError
-    where they are on several, or on one that the machine does not run on."""
+    """Return the one device of the inputs and of all other tensors of a captured program; the
+    machine's own if there are none. Raises BuildError if they are on several devices, or on one
+    that the machine does not run on."""
     found = {f"input {number}": tensor.device for number, tensor in enumerate(tensors)}
     if captured is not None:
         found |= {
@@ -93,7 +95,8 @@ def device_of(
             for b in captured.inputs
             if not isinstance(b, ArgumentLeaf | IntLeaf)
         }
-        # A number on the host goes with tensors on any device, as in eager PyTorch; it is moved.
+        # A zero-dim constant on the host works with tensors on any device, as in eager PyTorch: it
+        # is moved.
         constants = captured.program.constants.items()
         found |= {
             f"the tensor '{name}'": tensor.device
@@ -111,7 +114,7 @@ def device_of(
 
 
 def _require_type(machine: Machine, found: dict[str, torch.device]) -> None:
-    """Raises BuildError for a tensor on a device of a type that the machine does not take."""
+    """Raise BuildError for a tensor on a device type that the machine does not take."""
     kind = machine.device_type
     wrong = {what: device for what, device in found.items() if device.type != kind}
     if not wrong:
@@ -131,7 +134,7 @@ def _require_type(machine: Machine, found: dict[str, torch.device]) -> None:
     raise BuildError(message, remedy=remedy)
 
 
-# ---- From a Program to something that runs: the stages of a machine, one after the other.
+# ---- From a Program to an executable: the stages of a machine, in order.
 
 
 def build(
@@ -141,13 +144,15 @@ def build(
     place: torch.device = HOST,
     updates: Updates = NO_UPDATES,
 ) -> Stages:
-    """Takes a Program through all stages of a machine: passes, lowering, selection of kernels,
-    scheduling, verification, then what the machine plans, prints, compiles and loads.
+    """Take a Program through all stages of a machine: passes, lowering, selection of
+    kernels, scheduling, verification, then the machine's own planning, printing,
+    compiling and loading.
 
-    place: the device of the tensors. updates: which results lie in the memory of inputs: the
-    program changes these where they lie, without copies, and gives back the tensors themselves. A
-    run that stops has then written to them, so this is for memory that the caller of the program
-    owns. Raises the error class of the stage that fails.
+    place: the device of the tensors. updates: results that share the memory of inputs. The
+    program changes these inputs in place, without copies, and returns the input tensors
+    themselves. A run that stops may have written to them already, so use this only for
+    memory that the caller of the program owns. Raises the error class of the stage that
+    fails.
     """
     stages = begin(program, machine, options, place)
     stages.updates = updates
@@ -157,8 +162,8 @@ def build(
 
 
 def begin(program: Program, machine: Machine, options: Options, place: torch.device) -> Stages:
-    """A build of which no stage has run yet. Choices go by what was measured on the device. Raises
-    ValueError where `Debug.skip` has what is no pass."""
+    """Start a build of which no stage has run yet. Costs come from measurements on the device, if
+    there are any. Raises ValueError if `Debug.skip` names an unknown pass."""
     machine = machine.tuned(options, place)
     units = machine.units(options, place)
     passes = pipeline(Target(_with_recursion(machine.costs, options.debug.recursion), units))
@@ -172,14 +177,15 @@ def begin(program: Program, machine: Machine, options: Options, place: torch.dev
 
 
 def _with_recursion(costs: CostModel, how: str) -> CostModel:
-    """The costs with which passes compute recursions as `Debug.recursion` says."""
+    """Return the costs with `level_bytes` set so that passes compute recursions as
+    `Debug.recursion` requests."""
     least = {"auto": costs.level_bytes, "levels": 0.0, "calls": inf}[how]
     return replace(costs, level_bytes=least)
 
 
 def run_stages(stages: Stages, steps: Sequence[BuildStage]) -> None:
-    """Runs stages in order; dumps what each has made. Where the machine turns out to hold fewer
-    units than the program was made for, kernels are selected once more, for those."""
+    """Run stages in order and dump each result. If the machine turns out to hold fewer units than
+    the program was made for, repeat from kernel selection on with that many."""
     try:
         _run(stages, steps)
     except FewerUnitsError as fewer:
@@ -190,6 +196,7 @@ def run_stages(stages: Stages, steps: Sequence[BuildStage]) -> None:
 
 
 def _run(stages: Stages, steps: Sequence[BuildStage]) -> None:
+    """Run stages in order, with their times, and name the stage in errors."""
     for step in steps:
         with stages.timed(step.name), stage_failures(step.name):
             step.run(stages)
@@ -204,7 +211,7 @@ def _dump(stages: Stages, form: Form) -> None:
 
 
 class Call(NamedTuple):
-    """A call of a compiled function. tensors: those among the arguments, in the order of pytree."""
+    """A call of a compiled function. tensors: all tensors among the arguments, in pytree order."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -212,7 +219,7 @@ class Call(NamedTuple):
 
     @property
     def ints(self) -> list[int]:
-        """The ints among the arguments, in the order of pytree."""
+        """The ints among the arguments, in pytree order."""
         return [leaf for leaf in pytree.tree_leaves((self.args, self.kwargs)) if type(leaf) is int]
 
 
@@ -220,36 +227,36 @@ class Call(NamedTuple):
 class Compiler:
     """Makes the entries of one compiled function.
 
-    cut: what cannot be captured is cut and runs in Python. target: a device that programs are
-    compiled for and that need not be here; no call runs them then. surroundings: who makes the
-    calls. windows: where slices of static length may reach beyond their dim. settling: branches of
-    which a program has one arm.
+    cut: statements that cannot be captured are cut out and run in Python. target: a device
+    to compile for that need not be here; its programs are never run in this process.
+    surroundings: who calls the function. windows: places of slices of static length that
+    may reach beyond their dim. settling: branches of which a program has only one arm.
     """
 
     function: Callable[..., Any]
     backend: str
     options: Options
-    surroundings: Surroundings
+    surroundings: Caller
     cut: bool
     target: str | None = None
     windows: frozenset[SourceLocation] = frozenset()
-    settling: Settling = field(default_factory=Settling)
+    settling: SettledBranches = field(default_factory=SettledBranches)
 
     @property
     def name(self) -> str:
-        """What messages call the function or module."""
+        """The name of the function or module in messages."""
         kind = type(self.function).__name__
         is_module = isinstance(self.function, torch.nn.Module)
         return kind if is_module else getattr(self.function, "__qualname__", kind)
 
     @property
     def may_run_in_python(self) -> bool:
-        """Whether a call may run the function itself. Whoever calls a segment runs its statements
-        instead."""
-        return self.surroundings is not Surroundings.PYTHON
+        """True if a call may run the function itself. A segment may not: its caller runs its
+        statements instead."""
+        return self.surroundings is not Caller.PYTHON
 
-    def place(self) -> SourceLocation | None:
-        """Where the function is defined."""
+    def definition_location(self) -> SourceLocation | None:
+        """Return the place where the function is defined; None if it has no Python source."""
         function: Any = self.function
         if isinstance(function, torch.jit.ScriptModule):
             return None
@@ -258,9 +265,9 @@ class Compiler:
         code = getattr(inspect.unwrap(function), "__code__", None)
         return None if code is None else definition(code)
 
-    def learn(self, entry: Entry, error: RunError) -> bool:
-        """Whether the run stopped where a slice reaches beyond its dim, which its capture took for
-        impossible: then the function is captured again, with slices there that are cut."""
+    def refute_window(self, entry: Entry, error: RunError) -> bool:
+        """If the run stopped at a slice that reaches beyond its dim, which the capture had ruled
+        out, refute the entry and return True: the next capture clamps slices there."""
         place = error.location
         if place is None or place not in entry.captured.windows:
             return False
@@ -269,16 +276,16 @@ class Compiler:
         entry.is_refuted = True
         return True
 
-    def chosen(self, tensors: Sequence[torch.Tensor]) -> Machine:
-        """The machine for these inputs. With a target they lie on the host."""
+    def machine_for(self, tensors: Sequence[torch.Tensor]) -> Machine:
+        """Return the machine for these inputs. With a target the inputs must be on the host."""
         if self.target is None:
             return choose_machine(self.backend, tensors)
         check_inputs(tensors)
         return target_machine(self.target, self.options.units, self.backend)
 
     def machine(self, tensors: Sequence[torch.Tensor]) -> Machine:
-        """The machine for these inputs, ready to compile for them."""
-        machine = self.chosen(tensors)
+        """Return the machine for these inputs, ready to compile for them."""
+        machine = self.machine_for(tensors)
         with stage_failures("machine"):
             machine.require_ready()
             machine.prepare(self.options)
@@ -288,8 +295,11 @@ class Compiler:
     def capture(
         self, machine: Machine, call: Call, base: SizeKey | None, by_structure: bool | None
     ) -> tuple[Captured, Reading | None]:
-        """The function, captured for a call, and what objects of the user hold in it. base: which
-        sizes are symbols. by_structure: as `capture` has it."""
+        """Capture the function for a call; also return what the user's objects hold in it.
+
+        base: the sizes that are symbols; None if all sizes are numbers. by_structure: as for
+        `capture`.
+        """
         with nullcontext() if base is None else base.family.capturing():
             captured = self._captured(machine, call, base, by_structure)
             reading = None
@@ -302,9 +312,9 @@ class Compiler:
     def _captured(
         self, machine: Machine, call: Call, base: SizeKey | None, by_structure: bool | None
     ) -> Captured:
-        """What can run in Python instead does so where the capture raises an exception: the one of
-        Python code that takes no traced values does not come again, the one of the function itself
-        does."""
+        """Capture the function. An exception during the capture becomes CaptureError or NotNative
+        if the code can run in Python instead: there, Python code that rejects traced values
+        does not fail, and the function's own exceptions are raised again."""
         try:
             return capture(
                 self.function,
@@ -326,9 +336,9 @@ class Compiler:
                     raise
             reason = f"{type(error).__name__} was raised while it was captured: {error}"
             if self.cut:
-                raise CaptureError(reason, location=self.place()) from error
-            if self.surroundings is Surroundings.PYTHON:  # a segment
-                raise NotNative(reason) from error
+                raise CaptureError(reason, location=self.definition_location()) from error
+            if self.surroundings is Caller.PYTHON:  # a segment
+                raise RunInPython(reason) from error
             raise
 
     def build(
@@ -341,7 +351,7 @@ class Compiler:
         base: SizeKey | None,
         start: float,
     ) -> Entry:
-        """The entry of what was captured. start: when its compile began, by perf_counter."""
+        """Build the entry of a captured function. start: begin of its compile, by perf_counter."""
         device = device_of(machine, call.tensors, captured)
         traced = time.perf_counter() - start
         stages = build(captured.program, machine, self.options, device)
@@ -368,7 +378,7 @@ class Compiler:
                 if captured.sizes.symbols:
                     holding = base.family.state is not None
                     fits = fitting(captured.sizes, ints, holding=holding)
-                    entry.is_for(fits, holding=holding)
+                    entry.set_size_check(fits, holding=holding)
             if self.options.check and not machine.is_oracle:
                 entry.checker = Checker(captured.program, self.options.max_depth)
             check_written(entry, tensors, reading)
@@ -379,7 +389,7 @@ class Compiler:
     def _measured(
         self, machine: Machine, stages: Stages, captured: Captured, call: Call, key: Key
     ) -> Stages:
-        """The program once more, when the variants of its kernels have been timed."""
+        """Time the variants of the program's kernels, then build it again with the results."""
         from stretto.tools.tune import measure
 
         assert stages.executable is not None

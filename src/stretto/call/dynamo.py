@@ -1,8 +1,8 @@
-"""`torch.compile(model, backend="stretto")`: what torch's registry of backends finds.
+"""`torch.compile(model, backend="stretto")`: the backend that torch's registry finds.
 
-Dynamo hands over graphs, with the parameters and buffers of modules among their inputs. Those are
-constants of the programs, so that they may be packed; which tensors they are is found by identity
-at each call, since modules of one class share a graph.
+Dynamo passes graphs that have the parameters and buffers of modules among their inputs. Programs
+treat these as constants, so that they may be packed. Modules of one class share a graph, so each
+call finds its program by the identity of these tensors.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from stretto.frontends.python.tracing.admission import active_transformation
 from stretto.options import Options
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-"""What torch.compile calls modes. A program of stretto is one launch, whose kernels are chosen by
-cost, in each of them."""
+"""The modes of torch.compile. All have the same effect: a program of stretto is one launch, with
+kernels chosen by cost, in each of them."""
 
 MOST_MODULES = 64
-"""Modules that share a graph and get programs of their own. Further ones share one program, to
-which their parameters are inputs."""
+"""Number of modules sharing a graph that get their own programs. Further ones share one program
+that takes their parameters as inputs."""
 
 _graphs: weakref.WeakValueDictionary[int, Compiled] = weakref.WeakValueDictionary()
 _numbers = count()
@@ -47,11 +47,11 @@ def backend(
     mode: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Compiles a graph of Dynamo, at its first call.
+    """Return a function that compiles a graph of Dynamo at its first call.
 
-    mode: as torch has them; all are alike. options: fields of `stretto.Options`, and "backend", the
-    machine. Where gradients are wanted the graph runs eager, with a `StrettoWarning`.
-    Raises ValueError for unknown modes and options.
+    mode: one of torch's modes; all have the same effect. options: fields of
+    `stretto.Options`, and "backend", the machine. A graph that needs gradients runs eager,
+    with a `StrettoWarning`. Raises ValueError for unknown modes and options.
     """
     if mode is not None and mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
@@ -72,12 +72,12 @@ _EAGER = (
 
 
 def graphs() -> tuple[Compiled, ...]:
-    """The graphs of Dynamo that are compiled now, oldest first, each with its `explain()`."""
+    """Return Dynamo's graphs that are compiled now, oldest first, each with its `explain()`."""
     return tuple(_graphs.values())
 
 
 def _settings(options: dict[str, Any]) -> tuple[str, Options]:
-    """The machine and the settings that torch.compile's `options` name."""
+    """Split torch.compile's `options` into the machine's name and the Options."""
     given = dict(options)
     machine = given.pop("backend", AUTO)
     known = tuple(Options().settings())
@@ -90,8 +90,8 @@ def _settings(options: dict[str, Any]) -> tuple[str, Options]:
 
 
 def wants_gradients(graph: GraphFunction, examples: Sequence[Any]) -> bool:
-    """True if a result of the graph or an input that it changes requires grad: with grad mode on,
-    or where the graph switches it on."""
+    """Return True if a result of the graph, or an input that it changes, requires grad: because
+    grad mode is on, or the graph turns it on."""
     outputs = pytree.tree_leaves(graph.outputs)
     made = [item.meta.get("example_value") for item in outputs if isinstance(item, fx.Node)]
     changed = (
@@ -102,11 +102,12 @@ def wants_gradients(graph: GraphFunction, examples: Sequence[Any]) -> bool:
 
 
 def requires_grad(value: Any) -> bool:
+    """Return True for a tensor that requires grad."""
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _held_by_modules(graph: GraphFunction) -> dict[int, bool]:
-    """The inputs that are parameters (True) and buffers (False) of modules, by position."""
+    """Return the positions of inputs that are parameters (True) or buffers (False) of modules."""
     found: dict[int, bool] = {}
     for number, node in enumerate(graph.inputs):
         source: Any = getattr(node.meta.get("grapharg"), "source", None)
@@ -118,7 +119,7 @@ def _held_by_modules(graph: GraphFunction) -> dict[int, bool]:
 
 
 def _floats(graph: GraphFunction) -> frozenset[int]:
-    """Positions of the inputs that are Python floats."""
+    """Return the positions of the inputs that are Python floats."""
     return frozenset(
         number
         for number, node in enumerate(graph.inputs)
@@ -127,16 +128,17 @@ def _floats(graph: GraphFunction) -> frozenset[int]:
 
 
 _OF_MODULE = re.compile(r"\._(parameters|buffers)\['[^']*'\]$")
-"""How Dynamo names what a module holds."""
+"""The end of the name that Dynamo gives to a parameter or buffer of a module."""
 
 
 class GraphPrograms:
-    """What Dynamo calls in place of a graph: one compiled function per module that it serves.
+    """The callable that replaces a graph for Dynamo: one compiled function per module that
+    uses it.
 
-    held: positions of the inputs that modules hold, and whether each is a parameter. A buffer that
-    a module replaces by another one is an input from then on. floats: positions of Python floats,
-    which Dynamo passes as tensors where they may change. Where an operator needs a number, there is
-    a program for each.
+    held: positions of the inputs that modules hold, each with True for a parameter. A
+    buffer that the module replaces by another tensor is an input from then on. floats:
+    positions of Python floats that may change, which Dynamo passes as tensors. If an
+    operator needs such a float as a number, there is one program per value.
     """
 
     def __init__(
@@ -169,6 +171,8 @@ class GraphPrograms:
         return tuple(results)
 
     def _run(self, args: tuple[Any, ...]) -> Any:
+        """Run the program for these parameters and buffers; if floats cannot be tensors, pass them
+        as numbers from then on."""
         given = args
         if self._specialised:
             given = [float(x) if n in self.floats else x for n, x in enumerate(args)]
@@ -191,7 +195,7 @@ class GraphPrograms:
         return self._run(args)
 
     def _module(self, args: Sequence[Any]) -> _OneModule:
-        """The compiled function for these parameters and buffers."""
+        """Return the compiled function for these parameters and buffers."""
         if len(self._modules) < MOST_MODULES:
             parameters, buffers = self.parameters, self.buffers
         else:
@@ -206,6 +210,7 @@ class GraphPrograms:
         return made
 
     def _made(self, args: Sequence[Any], positions: Iterable[int]) -> _OneModule:
+        """Compile the graph with the tensors at `positions` as constants."""
         fixed = {n: args[n] for n in sorted(positions)}
         inputs = [n for n in range(len(args)) if n not in fixed and n not in self.sizes]
         views = frozenset(item.output for item in self.shared)
@@ -215,8 +220,8 @@ class GraphPrograms:
         return _OneModule(fixed, tuple(fixed.values()), inputs, compiled)
 
     def _dynamic(self, args: Sequence[Any]) -> bool | None:
-        """Whether sizes may be symbols of a program, as `stretto.compile` has it: only where Dynamo
-        has made some of them symbolic, for it guards all others."""
+        """The `dynamic` argument of `stretto.compile`: None (sizes may become symbols) only if
+        Dynamo made some sizes symbolic, since it guards all others; else False."""
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
         takes_symbols = choose_machine(self.machine, tensors).takes_symbols
         return None if self.has_sizes and takes_symbols else False
@@ -224,10 +229,11 @@ class GraphPrograms:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _OneModule:
-    """A graph with the tensors of one module, which keep their identity as long as this is there.
+    """A graph bound to the tensors of one module. It holds the tensors, so that their ids stay
+    unique.
 
-    inputs: positions of what is passed to `compiled`. entry: its program, where that is right for
-    whatever Dynamo's guards let through.
+    inputs: positions of the arguments that are passed to `compiled`. entry: the program of
+    `compiled`, if it is right for all calls that Dynamo's guards let through.
     """
 
     fixed: dict[int, torch.Tensor]
@@ -237,4 +243,5 @@ class _OneModule:
     entry: Entry | None = None
 
     def serves(self, args: Sequence[Any]) -> bool:
+        """Return True if the arguments have the same parameters and buffers."""
         return all(map(is_, [args[n] for n in self.fixed], self.tensors))

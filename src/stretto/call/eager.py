@@ -1,4 +1,5 @@
-"""Calls that run eager, because no program can do what eager PyTorch does there."""
+"""Calls that run eager because no program can do what eager PyTorch does, and the warnings about
+them."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from stretto.options import Options
 from stretto.text import counted
 
 _REMEDY = "Call it under torch.no_grad() to run it compiled."
-_REMEDY_OF_MADE = "Make the tensor without requires_grad to run it compiled."
+_REMEDY_FOR_CREATED = "Make the tensor without requires_grad to run it compiled."
 
 
 class RunsEager(Exception):
-    """A call runs eager, for a reason that the user is warned of."""
+    """Raised for a call that runs eager, with the reason that the user is warned of."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason)
@@ -29,30 +30,30 @@ class RunsEager(Exception):
 
 
 def is_training(module: torch.nn.Module) -> bool:
-    """True for a module in training mode. A frozen one of TorchScript has no mode."""
+    """Return True for a module in training mode. A frozen TorchScript module has no mode: False."""
     return getattr(module, "training", False)
 
 
-class Trained(RunsEager):
-    """A call runs eager because a tensor that it reads, `tensor`, requires grad, or one that it
-    makes (None)."""
+class RequiresGrad(RunsEager):
+    """Raised for a call that runs eager because `tensor`, which it reads, requires grad; None: a
+    tensor that it creates."""
 
     def __init__(self, tensor: torch.Tensor | None) -> None:
         self.tensor = tensor
-        verb, remedy = ("makes", _REMEDY_OF_MADE) if tensor is None else ("reads", _REMEDY)
+        verb, remedy = ("makes", _REMEDY_FOR_CREATED) if tensor is None else ("reads", _REMEDY)
         super().__init__(
             f"a tensor that it {verb} requires grad and training is not supported yet", remedy
         )
 
 
-def while_it_holds(call: Trained) -> Callable[[], None]:
-    """Returns a function that raises Trained again while its reason holds: the tensor is alive and
-    requires grad."""
+def recheck_requires_grad(call: RequiresGrad) -> Callable[[], None]:
+    """Return a function that raises Trained again as long as the tensor is alive and requires
+    grad."""
     wanted = None if call.tensor is None else weakref.ref(call.tensor)
 
     def check() -> None:
         if wanted is None:
-            raise Trained(None)
+            raise RequiresGrad(None)
         tensor = wanted()
         if tensor is not None:
             check_gradients((tensor,))
@@ -61,32 +62,32 @@ def while_it_holds(call: Trained) -> Callable[[], None]:
 
 
 def check_gradients(tensors: Iterable[torch.Tensor]) -> None:
-    """With grad mode on: raises Trained where one of the tensors that a call reads requires grad,
-    so that eager would build a graph that the caller means to use."""
+    """Raise Trained if one of the tensors that a call reads requires grad; call it with grad mode
+    on. Eager would then build a graph that the caller means to use."""
     for tensor in filter(requires_grad, tensors):
-        raise Trained(tensor)
+        raise RequiresGrad(tensor)
 
 
 requires_grad = attrgetter("requires_grad")
 
 
-# ---- What the user of a compiled function is warned of: `StrettoWarning`s, each once.
+# ---- Warnings to the user of a compiled function: `StrettoWarning`s, each once.
 
 
 _PACKAGE = str(Path(__file__).parent)
 
 
 class Notices:
-    """The warnings of one compiled function. The second and later ones of a kind are left out."""
+    """The warnings of one compiled function. Only the first of each kind is shown."""
 
     def __init__(self, options: Options) -> None:
         self._limit = options.debug.max_signatures_before_warning
         self._eager: dict[str, int] = {}
-        """How many calls ran eager, by reason."""
+        """Number of calls that ran eager, by reason."""
         self._warned_signatures = False
 
     def eager(self, call: RunsEager) -> None:
-        """A call runs eager."""
+        """Count a call that runs eager, and warn at the first one of its reason."""
         count = self._eager.get(call.reason, 0)
         self._eager[call.reason] = count + 1
         if not count:
@@ -94,13 +95,13 @@ class Notices:
 
     @property
     def eager_calls(self) -> list[str]:
-        """Lines that say how many calls ran eager, and why."""
+        """Lines with the number of calls that ran eager, per reason."""
         return [
             f"{counted(count, 'call')} ran eager: {reason}" for reason, count in self._eager.items()
         ]
 
     def compiled(self, keys: Collection[Key]) -> None:
-        """There are entries for these keys now."""
+        """Warn once if there are more keys than `Debug.max_signatures_before_warning`."""
         if len(keys) > self._limit and not self._warned_signatures:
             self._warned_signatures = True
             warn(
@@ -110,7 +111,7 @@ class Notices:
             )
 
     def compiled_again(self, builds: int, changed: str) -> None:
-        """Warn once if one signature was compiled `builds` times, because of `changed`."""
+        """Warn once if one signature was compiled `builds` times because of `changed`."""
         if builds == self._limit + 1:
             warn(
                 f"compiled {builds} times for the same shapes, because what it was compiled "
@@ -119,7 +120,7 @@ class Notices:
 
 
 def warn(text: str) -> None:
-    """A StrettoWarning at the line that called the compiled function."""
+    """Issue a StrettoWarning at the line that called the compiled function."""
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1

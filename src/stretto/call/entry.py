@@ -35,28 +35,31 @@ from stretto.ops.effects import States, states_drawn_from
 from stretto.ops.properties import relations_of_sizes
 from stretto.options import Options
 from stretto.runtime.check import Checker
-from stretto.runtime.constants import Weights
+from stretto.runtime.constants import ConstantFreshness
 from stretto.runtime.probes import ProbeTable
 from stretto.runtime.probes import load as load_probes
 from stretto.runtime.sizes import InputSizes, Values
 
 
 def _native_check() -> NativeCheck:
+    """Return the function that turns an entry's guards into one native check."""
     library = load_probes(Options())
     return lambda found: ProbeTable(library, found.rows, found.kept)
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor as programs take it."""
+    """Return the tensor in the form that programs take: contiguous, without a negative bit."""
     return tensor.contiguous().resolve_neg()
 
 
 @dataclass(slots=True)
 class Entry:
-    """One compiled signature. `builds`: how often it was compiled, each time that it was stale.
+    """One compiled signature.
 
-    plain: the inputs are the tensors of a call, in order. varies: which program is right depends on
-    more than the key of the call: on `variant`, or on what objects of the user hold.
+    builds: number of compiles, one more each time that it was stale. plain: the program's
+    inputs are the tensors of a call, in order. varies: the key of a call does not decide
+    alone which program is right; `variant`, or what the user's objects hold, does too.
+    keep: the arguments that it was compiled with.
     """
 
     key: Key
@@ -64,49 +67,51 @@ class Entry:
     executable: Executable
     stages: Stages
     seconds: float
-    keep: object
-    plain: bool = field(init=False)
+    example_arguments: object
+    takes_call_tensors: bool = field(init=False)
     single: bool = field(init=False)
     takes_ints: bool = field(init=False)
     int_count: int = 0
     fits_sizes: Fits | None = None
-    """Whether it is for the sizes of a call, where it is for many of them."""
+    """Returns True if a program for many sizes is right for the sizes of a call; None for fixed
+    sizes."""
     takes_held_sizes: bool = False
-    """Whether some of these sizes are those that objects hold."""
-    varies: bool = field(init=False)
+    """True if `fits_sizes` also compares sizes of tensors that objects hold."""
+    needs_more_than_key: bool = field(init=False)
     checks_inputs: bool = field(init=False)
     read_sizes: Callable[[Sequence[torch.Tensor]], Values] | None = None
-    """Reads the sizes of a call that is known to fit."""
+    """Reads the values of the symbols from the inputs of a call that is known to fit."""
     calls: int = 0
     builds: int = 1
     runs_in_python: int = 0
-    """How many calls ended in Python, as they came to an exception that shows values."""
+    """Number of calls that ended in Python because the run came to an exception that shows
+    values."""
     may_end_in_python: bool = field(init=False)
     is_refuted: bool = False
-    """A call has shown that what the capture took for granted does not hold."""
+    """True once a call has shown that an assumption of the capture is wrong."""
     checker: Checker | None = None
-    """Compares the first call with the interpreter."""
+    """Compares the first call with the interpreter; None afterwards, or without `Options.check`."""
     compiled_variant: Key = ()
     constant_memory: dict[int, list[torch.Tensor]] = field(init=False)
     outside: tuple[torch.Tensor, ...] = field(init=False)
-    """The tensors that the program has and that are no inputs of calls."""
+    """The tensors that the program uses and that are no inputs of calls."""
     watch: Watch = field(init=False)
-    weights: Weights = field(init=False)
+    weights: ConstantFreshness = field(init=False)
 
     def __post_init__(self) -> None:
         bindings = self.captured.inputs
         self.takes_ints = any(isinstance(b, IntLeaf) for b in bindings)
-        self.plain = not self.captured.mutations and all(
+        self.takes_call_tensors = not self.captured.mutations and all(
             isinstance(b, ArgumentLeaf) and b.index == n for n, b in enumerate(bindings)
         )
         self.checks_inputs = self.captured.writes or bool(self.captured.identical)
-        self.varies = self.checks_inputs or self.captured.objects is not None
+        self.needs_more_than_key = self.checks_inputs or self.captured.objects is not None
         folded = _folded(self.captured, self.stages)
         native = self.stages.machine.is_native
         check = _native_check() if native else None
         self.watch = Watch.of(self.captured, check)
         self.watch.guards.native = check
-        self.weights = Weights(folded, self.executable.copies, native=native)
+        self.weights = ConstantFreshness(folded, self.executable.copies, native=native)
         externals = (b.tensor for b in bindings if isinstance(b, External))
         self.outside = (*(source.tensor for source in self.captured.constants), *externals)
         self.constant_memory = {}
@@ -119,16 +124,21 @@ class Entry:
         self.single = output == ResultLeaf(0)
 
     def is_current(self) -> bool:
-        """Whether the program is still right. Copies of weights that have changed are made anew.
+        """Return True if the program is still right. Copies of weights that have changed are
+        made again.
 
-        The addresses come first: what lies at an old one may be gone.
+        The watch, which compares addresses, is checked before the weights: the memory at an
+        old address may be gone.
         """
         return not self.is_refuted and self.watch.is_current() and self.weights.is_current()
 
     def differentiated(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor | None:
-        """A tensor for which eager PyTorch may build a graph of gradients in a call with these
-        inputs: one that requires grad and that the function has read with grad mode on, or may
-        read so in the grad mode that it was not captured in."""
+        """Return a tensor for which eager PyTorch may build a graph of gradients in a call with
+        these inputs; None if there is none.
+
+        Such a tensor requires grad, and the function reads it with grad mode on, or may do so
+        in a grad mode that the program was not captured in.
+        """
         found, mode = self.captured.differentiable, torch.is_grad_enabled()
         known = next(filter(requires_grad, found.tensors), None)
         if known is not None or (mode is found.mode and not (mode or found.inputs)):
@@ -137,9 +147,15 @@ class Entry:
         return next(filter(requires_grad, others), None)
 
     def __call__(self, tensors: Sequence[torch.Tensor], reading: Reading | None = None) -> Any:
+        """Run the program on a call's tensors. Raises RaisesInPython if the call has to start
+        again in Python."""
         self.calls += 1
         captured = self.captured
-        bound = list(tensors[: len(captured.inputs)]) if self.plain else self.bind(tensors, reading)
+        bound = (
+            list(tensors[: len(captured.inputs)])
+            if self.takes_call_tensors
+            else self.bind(tensors, reading)
+        )
         inputs = [t if t.is_contiguous() and not t.is_neg() else _plain(t) for t in bound]
         drawn = () if self.checker is None else self.checker.states()
         read = self.read_sizes
@@ -167,12 +183,13 @@ class Entry:
         return build_output(captured.output, results, bound, (), {})
 
     def states_before(self) -> States:
-        """The states of the generators before a run after which the call may start again."""
+        """Return the generators' states before a run after which the call may start again in
+        Python."""
         return states_drawn_from(self.captured.program) if self.may_end_in_python else ()
 
     def _ends_in_python(self, error: Exception) -> bool:
-        """Whether a call starts again in Python after its run has raised an error, since the error
-        shows values, or the function prints or logs before, or has handlers that raise another."""
+        """Return True if a call has to start again in Python after its run raised `error`: the
+        function prints or logs, or has handlers that raise another exception."""
         says = self.captured.journal is not None
         if not (says or self.captured.replaces) or isinstance(error, OtherProgram):
             return False
@@ -181,7 +198,8 @@ class Entry:
     def bind(
         self, tensors: Sequence[torch.Tensor], reading: Reading | None = None
     ) -> list[torch.Tensor]:
-        """The tensors that the program takes, of those of a call and those that objects hold."""
+        """Return the tensors that the program takes, from those of a call and those that objects
+        hold."""
         fetched = [] if reading is None else reading.inputs
         bound = list[torch.Tensor]()
         for binding in self.captured.inputs:
@@ -196,10 +214,12 @@ class Entry:
                     bound.append(binding.tensor)
         return bound
 
-    def is_for(self, fits: Fits, *, holding: bool = False) -> None:
-        """The program is for the calls whose sizes fit; their sizes need not be compared again.
+    def set_size_check(self, fits: Fits, *, holding: bool = False) -> None:
+        """Make the entry one for all calls whose sizes fit; the run then need not compare them
+        again.
 
-        holding: the sizes that objects hold are among those that fit or not."""
+        holding: `fits` also compares the sizes of tensors that objects hold.
+        """
         self.fits_sizes, self.takes_held_sizes = fits, holding
         if self.stages.scheduled is not None:
             _, interface = self.stages.runnable()
@@ -208,7 +228,8 @@ class Entry:
     def with_ints(
         self, tensors: Sequence[torch.Tensor], ints: Sequence[int]
     ) -> Sequence[torch.Tensor]:
-        """The tensors of a call and, behind them, for each of its ints one with as many rows."""
+        """Return the tensors of a call, followed by one empty tensor per int, with that many rows:
+        programs read ints as sizes."""
         if not self.takes_ints:
             return tensors
         place = self.stages.place
@@ -218,12 +239,13 @@ class Entry:
     def read(
         self, tensors: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Reading | None:
-        """What the user's objects hold now, in the places that the program changes."""
+        """Return what the user's objects hold now in the places that the program changes; None
+        without objects."""
         held = self.captured.objects
         return None if held is None else held.read(tensors, (args, kwargs))
 
-    def example(self) -> Reading:
-        """Zeros in place of what objects held when the entry was compiled."""
+    def example_reading(self) -> Reading:
+        """Return zeros in place of the tensors that objects held when the entry was compiled."""
         bindings = zip(self.captured.inputs, self.captured.program.main.params, strict=True)
         found = [
             (b.index, torch.zeros(p.tensor.shape, dtype=p.tensor.dtype.torch, device=b.device))  # type: ignore[arg-type]
@@ -233,7 +255,8 @@ class Entry:
         return Reading(tensors=[tensor for _, tensor in sorted(found, key=lambda item: item[0])])
 
     def fits(self, reading: Reading | None, form: CallForm | None) -> bool:
-        """Whether it is for what objects hold. form: the call, where sizes may be symbols."""
+        """Return True if the entry is right for what objects hold. form: the call, needed if sizes
+        may be symbols."""
         held = self.captured.objects
         if held is None or reading is None:
             return True
@@ -244,8 +267,12 @@ class Entry:
         return reading.shapes == held.shapes
 
     def variant(self, tensors: Sequence[torch.Tensor], reading: Reading | None = None) -> Key:
-        """What else a program depends on: which inputs are not the tensors that they were; if it
-        changes tensors, which inputs share memory with what, and which views of them are copies."""
+        """Return everything else that the choice of a program depends on.
+
+        It has the inputs that are not the tensors they were at the compile and, if the program
+        changes tensors, which inputs share memory with each other or with constants, and the
+        strides of inputs that are not contiguous.
+        """
         bound = self.bind(tensors, reading)
         other = tuple([n for n, tensor in self.captured.identical if bound[n] is not tensor])
         if not self.captured.writes:
@@ -272,19 +299,20 @@ class Entry:
         return (*other, *shared, *strides) if other or shared or any(strides) else ()
 
     def write_back(self, bound: list[torch.Tensor], results: list[Any], mutation: Mutation) -> None:
+        """Copy a result to the input that it changes."""
         with torch.no_grad():
             bound[mutation.input].copy_(results[mutation.result])
 
 
 def ends_in_python(op: Op) -> bool:
-    """Returns True if the call may start again in Python, because a check of the op fails."""
+    """Return True if a failed check of the op may make the call start again in Python."""
     if isinstance(op, TensorOp):
         return bool(relations_of_sizes(op))
     return isinstance(op, CheckOp) and issubclass(eager_class(op.failure.error), RaisesInPython)
 
 
 def _folded(captured: Captured, stages: Stages) -> list[torch.Tensor]:
-    """The constants on the CPU whose content went into the program itself."""
+    """Return the constants on the CPU whose content was computed into the program itself."""
     sources = stages.program.folded.sources
     return [
         source.tensor
@@ -295,8 +323,8 @@ def _folded(captured: Captured, stages: Stages) -> list[torch.Tensor]:
 
 
 def check_dense(captured: Captured, tensors: Sequence[torch.Tensor]) -> None:
-    """Raises CaptureError where a program for many sizes would change its inputs, and one has gaps
-    in its memory, so that its strides do not follow from the sizes."""
+    """Raise CaptureError for an input with gaps in its memory if a program for many sizes changes
+    inputs: the strides of such a tensor do not follow from its sizes."""
     if captured.sizes is None or not (captured.sizes.symbols and captured.writes):
         return
     for tensor in tensors:
@@ -312,7 +340,7 @@ def check_dense(captured: Captured, tensors: Sequence[torch.Tensor]) -> None:
 
 
 def check_written(entry: Entry, tensors: Sequence[torch.Tensor], reading: Reading | None) -> None:
-    """Raises CaptureError where what the program changes has several elements at one address."""
+    """Raise CaptureError if a tensor that is changed has several elements at one address."""
     bound = entry.bind(tensors, reading)
     if any(overlaps(bound[mutation.input]) for mutation in entry.captured.mutations):
         raise CaptureError(

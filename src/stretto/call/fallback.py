@@ -1,9 +1,10 @@
-"""`stretto.compile(f, fallback=True)`: what cannot be compiled runs in Python, the rest compiled.
+"""`stretto.compile(f, fallback=True)`: statements that cannot be compiled run in Python, the rest
+compiled.
 
-Where a call cannot be compiled, its function is cut: the statement that was refused runs in Python,
-those before and behind it are programs of their own (`Segment`), and local variables pass between
-them. Of a loop or branch that is cut, the inner statements are. Each function and module of the
-user's that is called from Python is compiled by itself, with the same fallback.
+If a call cannot be compiled, its function is cut: the refused statement runs in Python, the
+statements before and after it are separate programs (`Segment`), and local variables are passed
+between them. If a loop or branch has to be cut, its inner statements are cut in the same way. Each
+function or module of the user's that such Python code calls is compiled by itself, with fallback.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from torch.utils import _pytree as pytree
 from stretto.call.eager import warn
 from stretto.call.signatures import Key
 from stretto.errors import CaptureError, SourceLocation, StrettoError
-from stretto.failures import is_defect, is_of_compile
+from stretto.failures import is_compile_failure, is_reportable_bug
 from stretto.frontends.python import (
     MARK,
-    NotNative,
     Refused,
-    is_cut_into_pieces,
-    is_part,
+    RunInPython,
+    can_be_split,
+    is_separately_compilable,
     run_in_python,
 )
 from stretto.frontends.python.tracing.admission import active_transformation
@@ -34,11 +35,11 @@ from stretto.ops.effects import restore, states_of
 from stretto.progress import LOG
 
 MOST_SIGNATURES = 32
-"""A segment that was compiled so often runs in Python from then on."""
+"""A segment with this many compiled signatures runs in Python from then on."""
 
 
 class CompiledPart(Protocol):
-    """A function, a module or a segment of one, compiled by itself."""
+    """A function, a module or a segment of one that is compiled by itself."""
 
     _fallback: Fallback | None
 
@@ -50,14 +51,14 @@ class CompiledPart(Protocol):
 
 
 class PartCompiler(Protocol):
-    """Compiles a function or module that a function in Python calls, or a segment of one."""
+    """Compiles a function or module that Python code calls, or a segment of one."""
 
     def __call__(self, function: Callable[..., Any], *, segment: bool) -> CompiledPart: ...
 
 
 @dataclass(eq=False, slots=True)
 class Cut:
-    """A statement that ran in Python `runs` times."""
+    """A statement that runs in Python, with the reason. runs: number of times that it did."""
 
     place: SourceLocation
     reason: str
@@ -66,29 +67,31 @@ class Cut:
 
 @dataclass(eq=False, slots=True)
 class CallSegments:
-    """What one compiled function and all that it calls consist of: functions and modules by
-    identity, segments, and the statements that run in Python. ends: where segments end."""
+    """The parts of one compiled function and of all that it calls: functions and modules by
+    identity, segments, and statements that run in Python. ends: statements before which
+    segments end."""
 
     compiler: PartCompiler
     parts: dict[Hashable, CompiledPart] = field(default_factory=dict[Hashable, CompiledPart])
     segments: dict[Hashable, CompiledPart] = field(default_factory=dict[Hashable, CompiledPart])
     cuts: dict[ast.stmt, Cut] = field(default_factory=dict[ast.stmt, Cut])
     plain: dict[ast.stmt, Cut] = field(default_factory=dict[ast.stmt, Cut])
-    """Statements that ran in Python though nothing refused them."""
+    """Statements that ran in Python although they were not refused."""
     ends: set[ast.stmt] = field(default_factory=set[ast.stmt])
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that a statement in Python makes."""
+        """Make a call for a statement that runs in Python, compiled if possible."""
         if not _has_tensor((args, kwargs)):
             return function(*args, **kwargs)
-        if is_part(function):
+        if is_separately_compilable(function):
             return self.part(function)(*args, **kwargs)
-        if is_cut_into_pieces(function) and active_transformation() is None:
+        if can_be_split(function) and active_transformation() is None:
             return run_in_python(function, args, kwargs, self)
         return function(*args, **kwargs)
 
     def part(self, function: Any) -> CompiledPart:
-        """A function or module that is called, compiled. It is kept, so that its id stays its."""
+        """Return the compiled form of a called function or module. It is stored, so that the id of
+        the function stays unique."""
         key: Hashable = id(function)
         if isinstance(function, MethodType):
             key = (id(function.__func__), id(function.__self__))
@@ -99,7 +102,8 @@ class CallSegments:
     def segment(
         self, key: Hashable, make: Callable[[], FunctionType], args: tuple[Any, ...]
     ) -> dict[str, Any]:
-        """What a segment gives, as a native program."""
+        """Run a segment as a native program, and return the variables that it sets. Raises Refused
+        if it cannot be compiled, NotNative if this call has to run in Python."""
         compiled = self.segments.get(key)
         if compiled is None:
             compiled = self.segments[key] = self.compiler(make(), segment=True)
@@ -107,41 +111,41 @@ class CallSegments:
             reason = f"compiled {MOST_SIGNATURES} times, as its arguments always differ"
             raise Refused(CaptureError(reason), (), always=True)
         if active_transformation() is not None:
-            raise NotNative
+            raise RunInPython
         MARK.clear()
         drawn = states_of((None,))
         try:
             return compiled.run_segment(args)
         except StrettoError as error:
-            if not is_of_compile(error):
+            if not is_compile_failure(error):
                 raise
             restore(drawn)
             warn_of_defect(error)
             at = MARK.blamed or {MARK.statement}
             raise Refused(error, at if error.stage is None else ()) from None
-        except NotNative as error:
+        except RunInPython as error:
             LOG.info("statements run in Python once: %s", error)
             restore(drawn)
             raise
 
     def is_cut(self, statement: ast.stmt) -> bool:
-        """Whether a statement was refused."""
+        """Return True if the statement was refused."""
         return statement in self.cuts
 
     def cut(self, statement: ast.stmt, place: SourceLocation, reason: str) -> None:
-        """From now on the statement runs in Python."""
+        """Run the statement in Python from now on."""
         self.cuts[statement] = Cut(place, reason)
 
     def is_end(self, statement: ast.stmt) -> bool:
-        """Whether no segment goes on over the beginning of the statement."""
+        """Return True if segments end before the statement."""
         return statement in self.ends
 
     def end_before(self, statement: ast.stmt) -> None:
-        """From now on segments end before the statement."""
+        """End segments before the statement from now on."""
         self.ends.add(statement)
 
     def count(self, statement: ast.stmt, place: SourceLocation, reason: str) -> None:
-        """A statement runs in Python."""
+        """Count a run of the statement in Python."""
         cut = self.cuts.get(statement)
         if cut is None:
             cut = self.plain.setdefault(statement, Cut(place, reason))
@@ -150,9 +154,9 @@ class CallSegments:
 
 @dataclass(eq=False, slots=True)
 class Fallback:
-    """What of the calls of one function or module runs in Python.
+    """The state of one function or module that runs with fallback.
 
-    reasons: why a call could not be compiled, by its key. calls: how often the function ran in
+    reasons: why calls could not be compiled, by key. calls: number of calls that ran in
     pieces.
     """
 
@@ -161,20 +165,20 @@ class Fallback:
     calls: int = 0
 
     def note(self, key: Key, error: StrettoError) -> None:
-        """Calls of this key run in pieces from now on."""
+        """Run calls of this key in pieces from now on, because of `error`."""
         self.reasons[key] = error
         warn_of_defect(error)
 
     def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The function in pieces."""
+        """Run the function in pieces."""
         self.calls += 1
         return run_in_python(function, args, kwargs, self.pieces)
 
 
 def warn_of_defect(error: StrettoError) -> None:
-    """Warns of a failure that is to be reported: the results are right all the same."""
-    if is_defect(error):
-        warn(f"a part of the program runs in Python, as its compile failed: {error}")
+    """Warn of a compile failure that is a bug of stretto; the results are right all the same."""
+    if is_reportable_bug(error):
+        warn(f"a part of the program runs in Python, because it failed to compile: {error}")
 
 
 def _has_tensor(arguments: Any) -> bool:

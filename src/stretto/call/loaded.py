@@ -38,7 +38,7 @@ from stretto.machines.machine import Machine, Stages
 from stretto.options import Options
 from stretto.runtime.check import Checker
 
-# ---- The error for arguments that no signature of a file is for: what is different, in words.
+# ---- The error for arguments that fit no signature of a file: it names the differences.
 
 
 def mismatch(
@@ -48,8 +48,8 @@ def mismatch(
     arguments: Any,
     key: Key,
 ) -> RunError:
-    """The error for a call; it is about the signature with the fewest differences, one
-    for many sizes first."""
+    """Return the error for a call that fits no signature. It describes the signature with the
+    fewest differences; on a tie, one for many sizes comes first."""
     ordered = sorted(signatures, key=lambda signature: signature.fits is None)
     found = [_differences(signature, arguments, parameters, key) for signature in ordered]
     shown = list(dict.fromkeys(min(found, key=len)))[:4]
@@ -63,8 +63,8 @@ def mismatch(
 def _differences(
     signature: Signature, arguments: Any, parameters: Sequence[str], key: Key
 ) -> list[str]:
-    """What of a call is not as a signature has it; what is wrong with the structure comes alone,
-    and counts as much."""
+    """Return how a call differs from a signature, one text per argument. A difference in structure
+    is a single text, repeated so that it outweighs all others."""
     given, spec = pytree.tree_flatten_with_path(arguments)
     expected, wanted = pytree.tree_flatten(signature.arguments)
     if spec != wanted:
@@ -79,11 +79,13 @@ def _differences(
         found.append(f"'{name_of(path, parameters)}' is {_leaf(leaf)}, and it takes {_leaf(form)}")
     if not found and signature.fits is not None and key != signature.key:
         found.append(_about_sizes(signature))
-    text = "they share memory, or have strides, in another way than those it was compiled with"
+    text = "their shared memory or strides differ from those it was compiled with"
     return found or [text]
 
 
 def _fits_but_sizes(leaf: Any, form: Any) -> bool:
+    """Return True if an argument has the rank, dtype and device of its form, or if both
+    are ints."""
     if isinstance(leaf, torch.Tensor) and isinstance(form, TensorForm):
         rank = len(form.shape)
         return (leaf.dim(), leaf.dtype, leaf.device) == (rank, form.dtype, form.device)
@@ -91,6 +93,7 @@ def _fits_but_sizes(leaf: Any, form: Any) -> bool:
 
 
 def _about_sizes(signature: Signature) -> str:
+    """Describe the sizes that a signature takes."""
     sizes = signature.captured.sizes
     assert sizes is not None
     shapes = ", ".join(f"[{', '.join(map(str, shape))}]" for shape in sizes.shapes)
@@ -100,7 +103,7 @@ def _about_sizes(signature: Signature) -> str:
 
 
 def name_of(path: Any, parameters: Sequence[str]) -> str:
-    """An argument as the function names it."""
+    """Return the name of an argument, from its path in `(args, kwargs)`."""
     kind, first, *rest = path
     if kind.idx == 1:
         name = str(first.key)
@@ -138,7 +141,7 @@ _WRONG = (
     KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, RecursionError,
     OverflowError, MemoryError, AssertionError, StrettoError,
 )  # fmt: skip
-"""What a manifest that is not as `describe` writes it may lead to while it is read."""
+"""Errors that reading a manifest may raise if `save` did not write it."""
 
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
@@ -155,29 +158,30 @@ def load(
     classes: Iterable[type] = (),
     namespaces: Iterable[str] = (),
 ) -> Loaded:
-    """The function that `Compiled.save` has written to a file, ready to be called.
+    """Load a function that `Compiled.save` wrote to a file, ready to be called.
 
-    It needs nothing of the source that it was compiled from. Programs that were compiled for a GPU
-    run by the machine code of the file: nothing is captured, scheduled or compiled again, and
-    Triton is not needed. Where that code does not fit, a StrettoWarning says why, and they are
-    built here from their texts, as all others are; those that this machine has built before come
-    from the build cache.
+    The source that it was compiled from is not needed. Programs compiled for a GPU run the
+    machine code of the file: nothing is captured, scheduled or compiled again, and Triton
+    is not needed. If that code does not fit, a StrettoWarning gives the reason, and the
+    programs are built here from their texts, like all others; programs that this machine
+    has built before come from the build cache.
 
-    backend: as for `stretto.compile`. options: likewise; other ones than the file was saved with
-        build its programs anew, if code depends on them. None keeps those that it was saved with
-        where its code is used. device: where its tensors are to be, in place of the device that it
-        was saved for.
-    tensors: parameters and buffers by name, as `model.state_dict()` has them: those that the file
-        was saved without, and others in place of those that it has. They are not copied where they
-        are on the device already.
-    machine_code: False builds all programs from their texts, which are verified; machine code
-        cannot be, so use that of files that you trust.
-    classes: of results that are no plain containers, such as a dataclass. namespaces: of operators
-        besides torch's own, for files that you trust.
+    backend: as for `stretto.compile`. options: as for `stretto.compile`. If they differ from
+        those that the file was saved with in a way that code depends on, the programs are
+        built again. None uses the saved options where code of the file is used. device:
+        where its tensors are to be; None: the device that it was saved for.
+    tensors: parameters and buffers by name, as in `model.state_dict()`: those that the file
+        was saved without, and others to replace those that it has. They are not copied if
+        they are on the device already.
+    machine_code: False builds all programs from their texts, which are verified. Machine
+        code cannot be verified, so use it only from files that you trust.
+    classes: classes of results that are no plain containers, such as a dataclass.
+        namespaces: libraries of operators to allow besides torch's own, for files that you
+        trust.
 
-    Raises LoadError for a file that is damaged, of another format, or refused, and for tensors that
-    are missing or of another shape or dtype; nothing of it has run then. A call raises RunError for
-    arguments that no signature of the file is for.
+    Raises LoadError for a file that is damaged, of another format, or refused, and for
+    tensors that are missing or of another shape or dtype; nothing of the file has run by
+    then. A call raises RunError for arguments that fit no signature of the file.
     """
     require_backend(backend)
     content = read(Path(path))
@@ -199,7 +203,7 @@ def load(
 
 @contextmanager
 def _naming(path: Path) -> Generator[None]:
-    """Raises LoadError, with the name of the file, for all that is wrong with its manifest."""
+    """Raise LoadError, with the file's name, for any error in its manifest."""
     try:
         yield
     except LoadError as error:
@@ -211,7 +215,7 @@ def _naming(path: Path) -> Generator[None]:
 def _tensors(
     content: Content, given: Mapping[str, torch.Tensor], place: torch.device
 ) -> dict[str, torch.Tensor]:
-    """The tensors of a file by name, on the device. Machine code stays where it is."""
+    """Return the tensors of a file by name, on the device. Machine code stays where it is."""
     signatures: list[Any] = content.manifest["signatures"]
     wanted = {name: (x.dtype, x.shape) for name, x in content.tensors.items()}
     for name, (dtype, shape, _) in content.manifest.get("left_out", {}).items():
@@ -249,23 +253,23 @@ def _tensors(
 
 
 def _with_index(device: str | torch.device) -> torch.device:
-    """A device as tensors name it: of "cuda", the current one."""
+    """Return the device as tensors name it: for "cuda", the current one with its index."""
     return torch.empty(0, device=device).device
 
 
 def _check_labels(manifest: Mapping[str, Any]) -> None:
-    """What messages and `explain()` show of a file is text."""
+    """Raise LoadError unless everything of a file that messages and `explain()` show is text."""
     built = manifest["built"]
     shown = [manifest["function"], *(built[name] for name in ("stretto", "torch", "machine"))]
     lists = (manifest["parameters"], manifest["signatures"])
     if not all(isinstance(item, list) for item in lists) or not manifest["signatures"]:
         raise LoadError("it has no signatures")
     if any(type(item) is not str for item in (*shown, *manifest["parameters"])):
-        raise LoadError("it does not say what it is")
+        raise LoadError("its function, parameters or versions are not text")
 
 
 def _device_of(manifest: Mapping[str, Any]) -> torch.device:
-    """The device that a file was saved for."""
+    """Return the device that a file was saved for. Raises LoadError if it is not here."""
     found = torch.device(manifest["built"]["device"])
     if found.type != "cpu" and not torch.get_device_module(found).is_available():
         raise LoadError(
@@ -276,7 +280,7 @@ def _device_of(manifest: Mapping[str, Any]) -> torch.device:
 
 
 class Loaded:
-    """A function whose programs come from a file. Made by `stretto.load`."""
+    """A function whose programs come from a file. `stretto.load` creates it."""
 
     def __init__(
         self,
@@ -298,7 +302,7 @@ class Loaded:
         self._fixed: dict[Any, list[int]] = {}
         self._families: dict[Any, list[int]] = {}
         self._plain: dict[Any, Entry] = {}
-        """Programs of fixed sizes that take tensors only, whichever these are."""
+        """Programs of fixed sizes for calls with tensors only, by their shapes, dtypes, devices."""
         for number, signature in enumerate(signatures):
             if signature.fits is None:
                 self._fixed.setdefault(signature.key, []).append(number)
@@ -367,8 +371,8 @@ class Loaded:
 
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]:
-        """Parameters, buffers and other tensors of the function, by name. What calls change in
-        buffers stays there; what you change is seen by the next call."""
+        """Parameters, buffers and other tensors of the function, by name. Calls change buffers in
+        place; the next call sees your changes."""
         hidden = names_of_code(self._content.manifest, binaries=True, made=True)
         return {name: x for name, x in self._content.tensors.items() if name not in hidden}
 
@@ -378,29 +382,30 @@ class Loaded:
         return tuple(self._entries)
 
     def names_of_tensors(self, number: int) -> list[str]:
-        """Of the arguments of a signature, in order."""
+        """Return the names of a signature's tensor arguments, in order."""
         leaves, _ = pytree.tree_flatten_with_path(self._signatures[number].arguments)
         parameters = self._content.manifest["parameters"]
         return [name_of(path, parameters) for path, leaf in leaves if isinstance(leaf, TensorForm)]
 
     def save(self, path: str | Path) -> None:
-        """Writes the function to a file, with the tensors as they are now."""
+        """Write the function to a file, with its tensors as they are now."""
         write(Path(path), self._content)
 
     def synchronize(self) -> None:
-        """Waits until all calls on GPUs have ended."""
+        """Wait until all calls on GPUs have ended."""
         for entry in self._entries:
             entry.executable.synchronize()
 
     def explain(self) -> str:
-        """What was fused, scheduled and built, per signature."""
+        """Report what was fused, scheduled and built, per signature."""
         from stretto.tools.explain import explain_loaded
 
         return explain_loaded(self)
 
     # ---- programs ----------------------------------------------------------------------------
     def _current(self, number: int) -> Entry:
-        """A program, built once more where the content of a tensor went into it and has changed."""
+        """Return a program; build it again if a tensor whose content was computed into it has
+        changed."""
         entry = self._entries[number]
         if entry.is_current():
             return entry
@@ -410,6 +415,7 @@ class Loaded:
             return self._entries[number]
 
     def _built(self, signature: Signature) -> Entry:
+        """Build the entry of a signature: from the file's code if possible, else from its text."""
         start = time.perf_counter()
         captured = _renewed(signature.captured)
         stages = self._unpacked(signature, captured)
@@ -428,8 +434,8 @@ class Loaded:
         return entry
 
     def _unpacked(self, signature: Signature, captured: Captured) -> Stages | None:
-        """The program by the code of the file; None where it is not used. Of code that does not
-        fit, which nobody could know before, a warning says why."""
+        """Return the program made of the file's code; None if the code is not used. If it turns
+        out not to fit this machine, a warning gives the reason."""
         found, options = signature.found, self._use.options or options_of(self._use.saved)
         if not self._use.holds(found["code"]):
             return None
@@ -448,7 +454,7 @@ class Loaded:
 
 
 def _renewed(captured: Captured) -> Captured:
-    """Returns the capture with the versions and addresses that its tensors have now."""
+    """Return the capture with the current versions and addresses of its tensors."""
     sources = tuple(
         dataclasses.replace(s, version=version_of(s.tensor), address=s.tensor.data_ptr())
         for s in captured.constants
@@ -460,7 +466,8 @@ _TENSORS_ONLY = {torch.Tensor}
 
 
 def _run(entry: Entry, tensors: Sequence[torch.Tensor]) -> Any:
-    """Runs a program, unless gradients are wanted: there is no original function to run."""
+    """Run a program. Raises RunError if gradients are wanted: there is no original function to run
+    eager."""
     if torch.is_grad_enabled() and entry.differentiated(tensors) is not None:
         raise _refusal(
             "an input or a tensor of the file requires grad, and programs compute no gradients"
@@ -473,10 +480,11 @@ def _call(loaded: Loaded, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 _outside_of_graphs: Any = torch.compiler.disable(_call)
-"""A call under `torch.compile`, which breaks the graph there."""
+"""Calls a loaded function under `torch.compile`; the graph breaks there."""
 
 
 def _refusal(why: str) -> RunError:
+    """Return the error for a call that only the original function could serve."""
     return RunError(
         f"a function that was loaded from a file cannot be called: {why}",
         remedy="call it under torch.no_grad() with plain tensors, outside of transformations; "

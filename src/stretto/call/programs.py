@@ -1,15 +1,15 @@
-"""The programs of one compiled function, and the way of a call to its program.
+"""The programs of one compiled function, and how a call finds its program.
 
-`Programs.find` looks up the entry for a call, `Programs.run` runs it. The key of a call says what
+`Programs.find` looks up the entry for a call, `Programs.run` runs it. The key of a call has what
 its program depends on: dtypes, devices and sizes of tensors, values of everything else.
 
 - A program for many sizes is found by its guards, so there is no entry per size (`signatures`).
-- Objects among the arguments have programs of their own at first. Once other objects of the same
-  classes were passed, or if the function changes its objects, a program serves any objects of these
-  classes, under a wide key. Where none can be captured, each object keeps its own program.
+- At first each object among the arguments has its own program. Once other objects of the same
+  classes are passed, or if the function changes its objects, one program serves all objects of
+  these classes, under a wide key. If none can be captured, each object keeps its own program.
 - A program may depend on more: on what objects hold, on inputs that share memory, or on conditions
   that select among programs. Further programs then have longer keys: pairs of what differs and of
-  the key before.
+  the shorter key.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from torch.utils import _pytree as pytree
 from stretto.call.compiler import Call, Compiler
 from stretto.call.eager import (
     Notices,
+    RequiresGrad,
     RunsEager,
-    Trained,
     check_gradients,
     is_training,
-    while_it_holds,
+    recheck_requires_grad,
 )
 from stretto.call.entry import Entry
 from stretto.call.signatures import (
@@ -65,32 +65,33 @@ from stretto.frontends.python import (
 from stretto.frontends.python.results.inputs import key_of
 from stretto.locks import ForkSafeLock
 from stretto.ops.effects import restore
-from stretto.progress import LOG, compiling, stage
+from stretto.progress import LOG, compiling, logged_stage
 
 _TENSORS_ONLY = {torch.Tensor}
 
 _REFUSALS = (BuildError, CodegenError, ScheduleError, VerifyError)
-"""What building raises where a program cannot be made, or not be proved, for all sizes. Any other
-error of a stage is a defect, and is raised."""
+"""Errors of a build if a program cannot be made, or not be proved, for all sizes. Any other error
+of a stage is a defect, and is raised."""
 
 _ROUNDS = 20
-"""How often a call looks again at objects that other threads change meanwhile."""
+"""Number of times that a call reads objects again that other threads change meanwhile."""
 
 Found = tuple[Entry, Sequence[torch.Tensor], Reading | None]
-"""The entry for a call, the tensors that it takes, and what objects hold."""
+"""The entry for a call, the tensors to pass to it, and what the user's objects hold (None without
+objects)."""
 
 
 class WideKey(NamedTuple):
-    """A key that calls with any objects of the same classes share, and its family."""
+    """A key shared by all calls with objects of the same classes, and the key of its family."""
 
     key: Key
     family: Key
 
 
 class Programs:
-    """The entries of a compiled function, and those that calls add to them.
+    """The entries of a compiled function, to which calls add.
 
-    dynamic: as `stretto.compile` has it. last: the entry of the last call.
+    dynamic: as for `stretto.compile`. last: the entry of the last call.
     """
 
     def __init__(self, compiler: Compiler, dynamic: bool | None, notices: Notices) -> None:
@@ -103,12 +104,12 @@ class Programs:
         self._families: dict[Key, Family] = {}
         self._objects: dict[Key, Key | bool] = {}
         """By the family of a wide key: the only objects passed so far, True once calls with any
-        objects of these classes share programs, False where they cannot."""
-        self._trained: dict[Key, Callable[[], None]] = {}
-        """By grad mode and key, functions that raise Trained where the same call ran eager before,
-        for a reason that holds on."""
+        objects of these classes share programs, False if they cannot."""
+        self._eager_checks: dict[Key, Callable[[], None]] = {}
+        """By grad mode and key: functions that raise Trained again while the reason holds for which
+        an earlier call ran eager."""
         self._quick: list[tuple[Callable[[Key], bool], Entry]] = []
-        """Programs for many sizes, by functions that say whether a key of tensors is theirs."""
+        """Programs for many sizes, each with a function that tests if a key of tensors matches."""
         self._lock = ForkSafeLock()
         self.last: Entry | None = None
 
@@ -119,15 +120,15 @@ class Programs:
 
     @property
     def refused(self) -> Iterable[str]:
-        """Why sizes have a program each, where they do."""
+        """Reasons why families of calls have one program per size."""
         families = self._families.values()
         return [family.refused for family in families if family.refused is not None]
 
     def key(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Key, Sequence[torch.Tensor]]:
-        """The key of a call, and the tensors among its arguments. Raises RunsEager for a call that
-        no program can be for."""
+        """Return the key of a call and the tensors among its arguments. Raises RunsEager for a
+        call that no program can serve."""
         key: Key
         tensors: Sequence[torch.Tensor] = args
         if not kwargs and set(map(type, args)) == _TENSORS_ONLY:
@@ -143,32 +144,34 @@ class Programs:
         return key, tensors
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
-        """The entry for a call, compiled if there is none. Raises RunsEager."""
+        """Return the entry for a call; compile it if there is none. Raises RunsEager."""
         key, tensors = self.key(args, kwargs)
         call = Call(args, kwargs, tensors)
-        check = self._trained.get((torch.is_grad_enabled(), key)) if self._trained else None
+        check = (
+            self._eager_checks.get((torch.is_grad_enabled(), key)) if self._eager_checks else None
+        )
         if check is not None:
             check()
         try:
             return self._find(key, call)
-        except Trained as eager:
-            self._trained[torch.is_grad_enabled(), key] = while_it_holds(eager)
+        except RequiresGrad as eager:
+            self._eager_checks[torch.is_grad_enabled(), key] = recheck_requires_grad(eager)
             raise
 
     def _find(self, key: Key, call: Call) -> Found:
-        """The entry for the call of a key. Raises RunsEager."""
+        """Return the entry for the call of a key. Raises RunsEager."""
         tensors, args = call.tensors, call.args
         if tensors is not args and key not in self._entries:
             wide = self._wide_key(call)
             if wide is not None and self._objects[wide.family] is True:
                 try:
-                    return self._found(wide.key, call)
+                    return self._entry_for(wide.key, call)
                 except CaptureError:
                     if not self._compiler.may_run_in_python:  # a segment: it is cut instead
                         raise
                     self._objects[wide.family] = False
         try:
-            return self._found(key, call)
+            return self._entry_for(key, call)
         except ArgumentsChange:
             self._entries.pop(key, None)
             wide = self._wide_key(call)
@@ -177,12 +180,12 @@ class Programs:
         return self._find(key, call)
 
     def run(self, found: Found, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs an entry, or, where its run finds out that it is not the one for this call, the one
-        that is: where a condition that chooses a program goes another way, that for this way, which
-        agrees with one condition more; where a slice reaches beyond its dim, one that cuts it.
+        """Run an entry; if its run shows that it is wrong for this call, run the right one.
 
-        A run that comes to an exception which shows values has changed nothing: the function then
-        runs in Python."""
+        A condition that chooses a program may go another way: the program for that way has a
+        longer key. A slice may reach beyond its dim: a new program clamps it. If a run comes to
+        an exception that shows values, it has changed nothing, and the function runs in Python.
+        """
         while True:
             entry, tensors, reading = found
             drawn = entry.states_before()
@@ -195,30 +198,36 @@ class Programs:
                     raise
                 break
             except RunError as error:
-                if not self._compiler.learn(entry, error):
+                if not self._compiler.refute_window(entry, error):
                     raise
                 key = None
-            found = self.find(args, kwargs) if key is None else self._other(key, args, kwargs)
+            found = (
+                self.find(args, kwargs)
+                if key is None
+                else self._entry_after_refutation(key, args, kwargs)
+            )
 
         LOG.info("%s runs in Python once, for the sake of an exception", self._compiler.name)
         entry.runs_in_python += 1
         restore(drawn)
         return self._compiler.function(*args, **kwargs)
 
-    def _other(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
-        """The entry of a key that a run has shown to be the call's."""
+    def _entry_after_refutation(
+        self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Found:
+        """Return the entry of a key that a run has shown to be this call's."""
         general, tensors, _ = key_of_call(args, kwargs)
         call, form = Call(args, kwargs, tensors), CallForm.of(general)
         entry = self._current(key) or self._compile(key, call)
         wanted = entry.differentiated(tensors)
         if wanted is not None:
             key, entry = self._in_grad_mode(wanted, key, entry, call)
-        found = self._varying(entry, key, call, form)
+        found = self._for_objects_and_memory(entry, key, call, form)
         self.last = found[0]
         return found
 
-    def _found(self, key: Key, call: Call) -> Found:
-        """The entry of a key."""
+    def _entry_for(self, key: Key, call: Call) -> Found:
+        """Return the entry of a key."""
         entry, form = self._entries.get(key), None
         tensors = call.tensors
         if entry is None and tensors is call.args:
@@ -233,8 +242,8 @@ class Programs:
         wanted = entry.differentiated(tensors)
         if wanted is not None:
             key, entry = self._in_grad_mode(wanted, key, entry, call)
-        if entry.varies:
-            found = self._varying(entry, key, call, form)
+        if entry.needs_more_than_key:
+            found = self._for_objects_and_memory(entry, key, call, form)
             self.last = found[0]
             return found
         if form is not None:
@@ -245,8 +254,8 @@ class Programs:
     def _in_grad_mode(
         self, wanted: torch.Tensor, key: Key, entry: Entry, call: Call
     ) -> tuple[Key, Entry]:
-        """The entry of a call one of whose tensors, `wanted`, requires grad: one that was captured
-        in the same grad mode. Raises Trained where it reads such a tensor with grad mode on."""
+        """Return the entry captured in the current grad mode, for a call whose tensor `wanted`
+        requires grad. Raises Trained if it reads such a tensor with grad mode on."""
         mode = torch.is_grad_enabled()
         if entry.captured.differentiable.mode is not mode:
             key = (("grad mode", mode), key)
@@ -255,11 +264,12 @@ class Programs:
             if found is None:
                 return key, entry
             wanted = found
-        raise Trained(wanted)
+        raise RequiresGrad(wanted)
 
     # ---- objects -----------------------------------------------------------------------------
     def _wide_key(self, call: Call) -> WideKey | None:
-        """The key for any objects of the same classes; None if no argument is such an object."""
+        """Return the key for any objects of the same classes; None if no argument is such an
+        object."""
         leaves, spec = pytree.tree_flatten((call.args, call.kwargs))
         objects = tuple(key_of(leaf) for leaf in leaves if is_structural(leaf))
         if not objects:
@@ -272,11 +282,14 @@ class Programs:
             self._objects[family] = True
         return WideKey(key, family)
 
-    def _varying(self, found: Entry | None, key: Key, call: Call, form: CallForm | None) -> Found:
-        """The entry for what objects hold, and for the inputs that share memory; what they hold.
+    def _for_objects_and_memory(
+        self, found: Entry | None, key: Key, call: Call, form: CallForm | None
+    ) -> Found:
+        """Return the entry that is right for what objects hold and for the inputs that share
+        memory.
 
-        Entries for other contents and other shared memory are found by longer keys; `found` is that
-        of `key`.
+        Entries for other contents and other shared memory have longer keys; `found` is the
+        entry of `key`. Raises CaptureError if other threads keep changing the objects.
         """
         first = key
         for _ in range(_ROUNDS):
@@ -325,7 +338,8 @@ class Programs:
         )
 
     def _remember_state(self, form: CallForm | None, entry: Entry) -> None:
-        """Lets later calls find programs for other sizes of what objects held in this one."""
+        """Create a family for the sizes of what objects held in this call, so that later calls
+        find programs for other sizes."""
         state = entry.captured.objects
         outer = None if form is None else self._families.get(form.family)
         if not state or not state.shapes or form is None or form.held:
@@ -338,9 +352,9 @@ class Programs:
 
     # ---- sizes -------------------------------------------------------------------------------
     def _by_sizes(self, key: Key, form: CallForm, call: Call) -> tuple[Any, Entry | None]:
-        """The key and the entry of a program for many sizes, where there is one or may be one.
+        """Return the key and the entry of a program for many sizes; None as entry if there is none.
 
-        Where none can be made, each size has its own program, as it has in the first call.
+        If none can be made, each size has its own program, as the first call has.
         """
         family = self._families.get(form.family)
         if family is None:
@@ -358,7 +372,7 @@ class Programs:
         plan = family.plan(form, call.tensors, self._dynamic)
         if not plan.symbols:
             return key, None
-        if not self._compiler.chosen(call.tensors).takes_symbols:
+        if not self._compiler.machine_for(call.tensors).takes_symbols:
             family.refused = "the machine runs programs of fixed sizes only"
             if self._dynamic or family.declared:
                 raise BuildError(family.refused, remedy="compile with dynamic=False")
@@ -368,7 +382,8 @@ class Programs:
     def _for_many_sizes(
         self, key: Key, sizes: SizeKey, form: CallForm, call: Call
     ) -> tuple[Any, Entry]:
-        """A new program for many sizes; else, unless the user asked for one, that of `key`."""
+        """Compile a program for many sizes; if that fails, and unless the user demanded one, one
+        for `key`."""
         family = sizes.family
         wanted: Any = sizes
         try:
@@ -378,7 +393,7 @@ class Programs:
             if error is not family.uncaptured and not isinstance(error, _REFUSALS):
                 raise
             reason = next(iter(str(error).splitlines()), type(error).__name__)
-            if family.seen.keep_guards(reason):  # without branches on sizes there may be one
+            if family.seen.keep_guards(reason):  # it may succeed without branches on sizes
                 return self._for_many_sizes(key, sizes, form, call)
             if self._dynamic or family.declared:
                 if isinstance(error, VerifyError):
@@ -404,7 +419,8 @@ class Programs:
         return key, entry
 
     def _check_fits(self, sizes: SizeKey, entry: Entry, form: CallForm) -> None:
-        """A program is for the call that it was captured for, whatever guards it has."""
+        """Remove a program and raise VerifyError if its guards reject the call that it was
+        captured for."""
         fits = entry.fits_sizes
         if fits is None or entry.takes_held_sizes or fits(form.shapes, form.ints, ()):
             return
@@ -417,7 +433,8 @@ class Programs:
     def _by_held_sizes(
         self, family: Family, key: Key, form: CallForm, call: Call
     ) -> tuple[Any, Entry | None]:
-        """The key and the entry of a program for many sizes of what objects hold, or nothing."""
+        """Return the key and the entry of a program for many sizes of what objects hold; `key` and
+        None if there is none."""
         for inner in family.inner:
             assert inner.state is not None
             reading = inner.state.read(call.tensors, (call.args, call.kwargs))
@@ -429,11 +446,12 @@ class Programs:
 
     # ---- new entries -------------------------------------------------------------------------
     def _current(self, key: Key) -> Entry | None:
-        """The entry of a key, if it is still right."""
+        """Return the entry of a key if it is still right; else None."""
         entry = self._entries.get(key)
         return entry if entry is not None and entry.is_current() else None
 
     def _compile(self, key: Key, call: Call) -> Entry:
+        """Compile an entry for a key, unless another thread has just done so. Raises Trained."""
         compiler = self._compiler
         with self._lock, compiling(compiler.name):
             found = self._current(key)
@@ -442,8 +460,10 @@ class Programs:
             start = time.perf_counter()
             machine = compiler.machine(call.tensors)
             base = size_key(key)
-            with stage("capture"), capturing():
-                found = self._current(key)  # what objects hold may have been another capture's
+            with logged_stage("capture"), capturing():
+                # The entry may have looked stale while another thread's capture had traced values
+                # in the user's objects, so it is checked again under the lock.
+                found = self._current(key)
                 if found is not None:
                     return found
                 share: bool | None = is_by_structure(
@@ -456,12 +476,13 @@ class Programs:
                 try:
                     captured, reading = compiler.capture(machine, call, base, share)
                 except GradientsWanted as signal:
-                    raise Trained(signal.tensor) from None
+                    raise RequiresGrad(signal.tensor) from None
             entry = compiler.build(machine, captured, reading, call, key, base, start)
             self._enter(entry, base)
             return entry
 
     def _enter(self, entry: Entry, base: SizeKey | None) -> None:
+        """Add an entry, and warn if it replaces a stale one too often."""
         key = entry.key
         stale = self._entries.get(key)
         self._entries[key] = entry
@@ -475,9 +496,9 @@ class Programs:
         self._notices.compiled(self._entries)
 
     def _find_quickly(self, entry: Entry, family: Family) -> None:
-        """Lets calls with tensors only find the entry without a key of their own."""
+        """Let calls with tensors only find the entry without looking up their key."""
         self._quick = [item for item in self._quick if item[1].key is not entry.key]
         assert entry.captured.sizes is not None
         matches = matching(family.first.family, entry.captured.sizes)
-        if matches is not None and not entry.varies:
+        if matches is not None and not entry.needs_more_than_key:
             self._quick.append((matches, entry))

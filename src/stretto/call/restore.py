@@ -1,6 +1,6 @@
-"""Signatures of a file, checked: nothing that they say is taken for granted.
+"""Read and check the signatures of a file: nothing in them is trusted.
 
-What is wrong with them is a LoadError or an error of Python; `loaded.load` names the file.
+Errors in them raise LoadError or an exception of Python; `loaded.load` adds the file's name.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from stretto.ir.types import Dim, TensorType
 
 @dataclass(frozen=True, slots=True)
 class TensorForm:
-    """What a tensor among the arguments has to be."""
+    """The required shape, dtype and device of a tensor argument."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -66,9 +66,11 @@ class TensorForm:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A signature of a file. arguments: the positional and the keyword ones that it was compiled
-    with, a form in place of each tensor. fits: whether it is for the sizes of a call, if it is for
-    many. found: as JSON, which has the code of the program, if any.
+    """A signature of a file.
+
+    arguments: the positional and keyword arguments that it was compiled with, with a
+    TensorForm for each tensor. fits: tests the sizes of a call; None for fixed sizes.
+    found: the signature as JSON, with the code of its program, if any.
     """
 
     found: Json
@@ -82,8 +84,8 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """Inputs of `restore`. device: the one that replaces those of the file. use: of
-    programs that run by their code nothing is verified, since nothing is built of them."""
+    """Inputs of `restore`. device: replaces those of the file. use: programs that run by the
+    file's code are not verified, since nothing is built from them."""
 
     texts: Mapping[str, str]
     tensors: Mapping[str, torch.Tensor]
@@ -94,7 +96,7 @@ class Supply:
 
 
 def restore(found: Json, supply: Supply) -> Signature:
-    """A signature of a file."""
+    """Make a signature from its JSON. Raises LoadError if its parts do not fit together."""
     arguments = _arguments(found["arguments"], supply)
     key = key_of_forms(arguments)
     form = CallForm.of(key)
@@ -124,7 +126,7 @@ def restore(found: Json, supply: Supply) -> Signature:
 
 
 def key_of_forms(arguments: Any) -> Key:
-    """The key of calls with such arguments, tensors or forms of them."""
+    """Return the key of calls with such arguments, which are tensors or forms of them."""
     leaves, spec = pytree.tree_flatten(arguments)
     return (spec, *map(_key_of_form, leaves))
 
@@ -136,6 +138,7 @@ def _key_of_form(leaf: Any) -> Any:
 
 
 def _require(condition: bool, reason: str) -> None:
+    """Raise LoadError with the reason unless the condition holds."""
     if not condition:
         raise LoadError(reason)
 
@@ -143,13 +146,14 @@ def _require(condition: bool, reason: str) -> None:
 # ---- arguments -------------------------------------------------------------------------------
 def _arguments(found: Json, supply: Supply) -> tuple[tuple[Any, ...], dict[str, Any]]:
     args, kwargs = (_tree(item, supply) for item in found)
-    _require(isinstance(args, tuple) and isinstance(kwargs, dict), "arguments have no such form")
+    _require(isinstance(args, tuple) and isinstance(kwargs, dict), "arguments are not args, kwargs")
     names = list(kwargs)
     _require(all(type(n) is str for n in names) and names == sorted(names), "keywords are no names")
     return args, kwargs
 
 
 def _tree(found: Json, supply: Supply) -> Any:
+    """Read an argument from JSON, with a TensorForm for each tensor."""
     match found:
         case {"tensor": [str(dtype), shape, str()]}:
             sizes = tuple(integers(shape))
@@ -172,6 +176,7 @@ def _pairs(keys: list[Json], items: list[Json], supply: Supply) -> Iterator[tupl
 
 
 def _inputs(found: list[Json], supply: Supply) -> Iterator[InputBinding]:
+    """Yield the sources of the program's inputs."""
     for item in found:
         match item:
             case {"argument": int(index)}:
@@ -181,13 +186,13 @@ def _inputs(found: list[Json], supply: Supply) -> Iterator[InputBinding]:
             case {"buffer": str(name)}:
                 yield External(supply.tensors[name], name)
             case _:
-                raise LoadError("an input of a program is bound to nothing")
+                raise LoadError("an input of a program has an unknown source")
 
 
 def _check_inputs(
     program: Program, inputs: Sequence[InputBinding], forms: Sequence[TensorForm], ints: int
 ) -> None:
-    """The types of a program's inputs are those of what is passed for them."""
+    """Raise LoadError unless the program's inputs have the types of what is passed for them."""
     params = [param.type for param in program.main.params]
     _require(len(params) == len(inputs), "a program has another number of inputs")
     for param, binding in zip(params, inputs, strict=True):
@@ -215,7 +220,7 @@ def _check_inputs(
 
 # ---- the program -----------------------------------------------------------------------------
 def _program(found: Json, supply: Supply) -> Program:
-    """The program of a signature, verified where it is to be built."""
+    """Return the program of a signature; verify it if it is to be built."""
     names: dict[str, str] = dict(found["constants"])
     constants = {key: supply.tensors[name] for key, name in names.items()}
     program = parse_program(supply.texts[found["text"]], constants)
@@ -225,7 +230,7 @@ def _program(found: Json, supply: Supply) -> Program:
     places = [place and _place(place) for place in found["places"]]
     numbers = integers(found["of operators"])
     for op, number in zip(program.walk(), numbers, strict=True):
-        _require(0 <= number < len(places), "an operator comes from nowhere")
+        _require(0 <= number < len(places), "the source line of an operator is missing")
         op.location = places[number]
     return program
 
@@ -238,7 +243,7 @@ def _place(found: Json) -> SourceLocation:
         ]:  # fmt: skip
             return SourceLocation(file, line, column, end, function, module)
         case _:
-            raise LoadError("an operator comes from a place that is none")
+            raise LoadError("the source line of an operator is malformed")
 
 
 def _source(key: str, tensor: torch.Tensor) -> ConstantSource:
@@ -246,7 +251,8 @@ def _source(key: str, tensor: torch.Tensor) -> ConstantSource:
 
 
 def version_of(tensor: torch.Tensor) -> int | None:
-    """None for tensors that were made in inference mode, which have none."""
+    """Return the version counter of a tensor; None for tensors made in inference mode, which have
+    none."""
     return None if tensor.is_inference() else tensor._version  # pyright: ignore[reportPrivateUsage]
 
 
@@ -256,7 +262,8 @@ _NAMES_OF_CHECKS = _TAKEN | {"round", "shapes"}
 
 
 def _sizes(found: Json, program: Program, inputs: Sequence[InputBinding]) -> CallSizes | None:
-    """What a program takes where sizes are symbols. The names of these become names in Python."""
+    """Return the shapes that a program takes if sizes are symbols, else None. Symbol names are
+    checked, since they become names in Python code."""
     dims: list[Dim] = []
     shapes: dict[int, tuple[Dim, ...]] = {}
     ints: dict[int, Dim] = {}
@@ -265,11 +272,11 @@ def _sizes(found: Json, program: Program, inputs: Sequence[InputBinding]) -> Cal
         if isinstance(binding, ArgumentLeaf):
             shapes[binding.index] = param.tensor.shape
         elif isinstance(binding, IntLeaf):
-            _require(param.tensor.rank == 2, "an int is passed as something else")
+            _require(param.tensor.rank == 2, "an int is passed as a tensor")
             ints[binding.index] = param.tensor.shape[0]
     symbols = symbols_in(dims)
     if found is None:
-        _require(not symbols, "sizes are symbols that nothing is said of")
+        _require(not symbols, "a program of fixed sizes has symbols")
         return None
     names = [symbol.name for symbol in symbols]
     for name in names:
@@ -289,7 +296,7 @@ def _sizes(found: Json, program: Program, inputs: Sequence[InputBinding]) -> Cal
 
 
 def _own_symbols(dims: Sequence[Dim]) -> Iterator[Symbol]:
-    """The symbols that are dims by themselves."""
+    """Yield the symbols that are dims by themselves."""
     for dim in dims:
         symbol = None if isinstance(dim, int) else dim.symbol
         if symbol is not None:
@@ -300,19 +307,21 @@ def _own_symbols(dims: Sequence[Dim]) -> Iterator[Symbol]:
 def _mutations(
     found: list[Json], program: Program, inputs: Sequence[InputBinding]
 ) -> Iterator[Mutation]:
+    """Yield the inputs that the program changes, each with the result that has its new value."""
     results = program.main.result_types
     for item in found:
         place, result = integers(item)
         is_there = 0 <= place < len(inputs) and 0 <= result < len(results)
-        _require(is_there and not isinstance(inputs[place], IntLeaf), "nothing can be changed so")
+        _require(is_there and not isinstance(inputs[place], IntLeaf), "a changed input is missing")
         same = program.main.params[place].type == results[result]
-        _require(same, "what changes an input is of another type")
+        _require(same, "an input is changed to a value of another type")
         yield Mutation(place, result)
 
 
 def _output(
     found: Json, program: Program, inputs: Sequence[InputBinding], supply: Supply
 ) -> OutputSpec:
+    """Read the structure of the result."""
     results = program.main.result_types
 
     def read(item: Json) -> OutputSpec:
@@ -321,10 +330,10 @@ def _output(
                 _require(0 <= index < len(results), "a result is missing")
                 kind = results[index]
                 scalar = not isinstance(kind, TensorType) or not kind.shape
-                _require(scalar or not number, "a result is no number")
+                _require(scalar or not number, "a result that should be a number has dims")
                 dims = tuple(integers(order))
                 rank = kind.rank if isinstance(kind, TensorType) else 0
-                _require(not dims or sorted(dims) == list(range(rank)), "a result has no such dims")
+                _require(not dims or sorted(dims) == list(range(rank)), "a result has other dims")
                 return ResultLeaf(index, number, dims)
             case {"input": int(index)}:
                 is_there = 0 <= index < len(inputs) and not isinstance(inputs[index], IntLeaf)
@@ -339,7 +348,7 @@ def _output(
                 return ChoiceLeaf(tuple(map(read, flags)), tuple(map(read, options)))
             case _:
                 made = container_from_json(item, supply.classes, read)
-                _require(made is not None, "a result has no such form")
+                _require(made is not None, "a result has an unknown form")
                 assert made is not None
                 return NewContainer(*made)
 

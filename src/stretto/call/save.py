@@ -1,4 +1,5 @@
-"""What a signature is, as JSON: its arguments, inputs, constants, results and changes."""
+"""`Compiled.save`: signatures as JSON, with their arguments, inputs, constants, results and
+changes."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def save(
     path: str | Path,
     weights: bool = True,
 ) -> None:
-    """Writes all signatures of a compiled function to a file. weights: with the tensors that the
+    """Write all signatures of a compiled function to a file. weights: include the tensors that the
     function has by name. Raises SaveError."""
     module = function if isinstance(function, torch.nn.Module) else None
     entries = [entry for entry in compiled if _is_of_mode(entry, module)]
@@ -94,27 +95,27 @@ def save(
     content = Content(manifest, texts, tensors.by_name)
     if not weights:
         made = names_of_code(manifest, made=True)
-        content = without_weights(content, _given_again(module, tensors), made)
+        content = without_weights(content, _weights_given_at_load(module, tensors), made)
     write(Path(path), content)
 
 
 def _shows_values(op: Op) -> bool:
-    """Whether an op is a check whose exception shows values of the run."""
+    """Return True if an op is a check whose exception shows values of the run."""
     return isinstance(op, CheckOp) and op.failure.error == RaisesInPython.__name__
 
 
 def _read(captured: Captured, module: torch.nn.Module | None) -> dict[str, str]:
-    """Digests of the tensors of a module's `state_dict()` whose content the capture has read, so
-    that the program is for no other content of them."""
+    """Return digests of those tensors of the module's `state_dict()` whose content the capture has
+    read: the program is right for this content only."""
     own = {} if module is None else module.state_dict(keep_vars=True)
     names = {id(tensor): name for name, tensor in own.items()}
     read = [source.tensor for source in captured.constants if source.key is None]
     return {names[id(tensor)]: digest_of(tensor) for tensor in read if id(tensor) in names}
 
 
-def _given_again(module: torch.nn.Module | None, tensors: Tensors) -> list[str]:
-    """The tensors that who loads a file can give: those of the module's `state_dict()`; of a
-    function all that it has by name."""
+def _weights_given_at_load(module: torch.nn.Module | None, tensors: Tensors) -> list[str]:
+    """Return the tensors that the caller of `load` can pass: those of the module's `state_dict()`,
+    or for a function all that it has by name."""
     if module is None:
         return tensors.named
     own = module.state_dict(keep_vars=True)
@@ -122,12 +123,13 @@ def _given_again(module: torch.nn.Module | None, tensors: Tensors) -> list[str]:
 
 
 def _is_of_mode(entry: Entry, module: torch.nn.Module | None) -> bool:
-    """Whether a signature is of the mode that a module is in: a file has one of the two."""
+    """Return True if a signature is for the module's current mode: a file has only one mode."""
     return module is None or entry.key == () or _mode_of(entry.key) in (None, module.training)
 
 
 def _mode_of(key: Any) -> bool | None:
-    """The mode of the module, which a key begins with. Longer keys end in the one they extend."""
+    """Return the mode of the module, the first item of a key; None if the key has none. Longer
+    keys end in the one they extend."""
     while isinstance(key, tuple) and key and type(key[0]) is not bool:  # pyright: ignore[reportUnknownArgumentType]
         key = key[-1]  # pyright: ignore[reportUnknownVariableType]
     if isinstance(key, SizeKey):
@@ -136,6 +138,7 @@ def _mode_of(key: Any) -> bool | None:
 
 
 def _signature(entry: Entry, text: str, tensors: Tensors) -> Json:
+    """Describe a signature as JSON. Raises SaveError if a file cannot hold it."""
     captured = entry.captured
     if captured.objects is not None:
         raise SaveError(
@@ -164,7 +167,7 @@ def _signature(entry: Entry, text: str, tensors: Tensors) -> Json:
             remedy="compute gradients outside of the function that is saved",
         )
     _check_buffers(captured)
-    arguments, order = _arguments(entry.keep, _device_named(entry))
+    arguments, order = _arguments(entry.example_arguments, _device_named(entry))
     constants = {
         source.key: tensors.of_function(source.tensor, source.key)
         for source in captured.constants
@@ -191,8 +194,7 @@ def _signature(entry: Entry, text: str, tensors: Tensors) -> Json:
 
 
 def _check_buffers(captured: Captured) -> None:
-    """Raises SaveError for a buffer that changes and shares memory: in a file each tensor has its
-    own."""
+    """Raise SaveError for a changing buffer that shares memory: a file separates all tensors."""
     changed = [b.tensor for b in captured.inputs if isinstance(b, External)]
     others = {id(tensor): tensor for tensor in (*changed, *captured.program.constants.values())}
     memory = Counter(x.untyped_storage().data_ptr() for x in others.values() if x.numel())
@@ -206,8 +208,8 @@ def _check_buffers(captured: Captured) -> None:
 # ---- arguments -------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """For each tensor and each int of a call, in its order: the number that it has where keywords
-    are in the order of their names."""
+    """Maps the number of each tensor and int in the order of the call to its number with keywords
+    sorted by name."""
 
     tensors: list[int]
     ints: list[int]
@@ -222,14 +224,15 @@ class _Numbered:
 
 
 def _device_named(entry: Entry) -> str:
-    """How a file names the device of a signature's tensors: that of its program, where it was
-    compiled for another one than the tensors were on."""
+    """Return the file's name of the device of a signature's tensors: that of its program if it was
+    compiled for another device than the tensors were on."""
     place, runs_on = entry.stages.place, entry.stages.machine.runs_on
     return str(place) if place.type == runs_on else runs_on
 
 
 def _arguments(keep: Any, device: str) -> tuple[Json, _Order]:
-    """The arguments of a call, keywords in the order of their names."""
+    """Return the arguments of a call as JSON, keywords sorted by name, and the renumbering this
+    implies."""
     tensors, ints = count(), count()
 
     def numbered(leaf: Any) -> Any:
@@ -309,7 +312,7 @@ def _output(spec: OutputSpec, tensors: Tensors) -> Json:
 
 
 def _conditions(entry: Entry) -> Json:
-    """What must hold between the sizes of a call; None where all of them are numbers."""
+    """Return the conditions on the sizes of a call; None if all sizes are numbers."""
     sizes = entry.captured.sizes
     if sizes is None or not sizes.symbols:
         return None
@@ -317,8 +320,8 @@ def _conditions(entry: Entry) -> Json:
 
 
 def _places(program: Program) -> dict[str, Json]:
-    """The user's lines that errors and `explain()` name: all of them, and which each operator has,
-    in the order of the text."""
+    """Return the user's lines that errors and `explain()` name, and per operator, in the order of
+    the text, the index of its line."""
     places: dict[Json, int] = {}
     of_ops = [places.setdefault(_place(op.location), len(places)) for op in program.walk()]
     listed = [place and list(place) for place in places]
@@ -329,13 +332,13 @@ def _place(place: SourceLocation | None) -> Json:
     return place and astuple(place)
 
 
-# ---- what a file says of itself --------------------------------------------------------------
+# ---- information about the file --------------------------------------------------------------
 def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", None) or type(function).__name__
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
-    """Names of the positional parameters, for messages."""
+    """Return the names of the positional parameters, for messages."""
     called = getattr(function, "forward", function)
     try:
         found = inspect.signature(called).parameters.values()
@@ -346,14 +349,14 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 
 
 def _kernels(entries: Sequence[Entry]) -> dict[str, str]:
-    """The operators with kernels of the user, and the digests of these."""
+    """Return the operators that have kernels of the user, each with its kernel's digest."""
     ops = (op for entry in entries for op in entry.captured.program.walk())
     found = (kernel_for(op.target) for op in ops if isinstance(op, TensorOp))
     return {kernel.target: kernel.digest for kernel in found if kernel is not None}
 
 
 def _built(entries: Sequence[Entry], options: Options) -> Json:
-    """What the programs were built with, for people."""
+    """Return what the programs were built with, for display only."""
     entry = entries[0]
     found = options.settings()
     settings = {name: value for name, value in found.items() if name not in _PATHS}

@@ -1,7 +1,8 @@
 """The built program of a signature in a file, so that `load` need not build it again.
 
-Constants that passes computed are part of it. They are right as long as the tensors that they were
-computed from are; else passes compute them anew, and the code stays if the program stays the same.
+It includes the constants that passes computed. They are valid as long as the tensors that they were
+computed from are unchanged; otherwise passes compute them again, and the code is still used if the
+program comes out the same.
 """
 
 from __future__ import annotations
@@ -33,19 +34,20 @@ from stretto.machines.stages import PASSES
 from stretto.ops.infer import resolve
 from stretto.options import Options
 
-# ---- Which programs of a file are refused. A text may name any operator that this process knows,
-# and asking torch for the type of a result already calls it, so names come first.
+# ---- Refusal of programs in a file. A text may name any operator that this process has loaded,
+# and inferring the type of a result already calls the operator, so names are checked first.
 
 
 NAMESPACES = ("aten", "stretto")
 """Libraries of operators that every program may use."""
 
 _FORBIDDEN_WORDS = ("file", "path", "url")
-"""Parts of the names of arguments, and of operators, that reach beyond the tensors."""
+"""Parts of the names of operators, and of their arguments, that reach beyond tensors."""
 
 
 def check_program(program: Program, namespaces: Collection[str]) -> None:
-    """Verifies a program of a file. Raises LoadError, and VerifyError for one that is no program.
+    """Verify a program of a file. Raises LoadError, or VerifyError if it is not a valid
+    program.
 
     namespaces: libraries that the caller allows besides torch's own operators.
     """
@@ -57,7 +59,7 @@ def check_program(program: Program, namespaces: Collection[str]) -> None:
 
 
 def check_operator(target: str, namespaces: Collection[str]) -> None:
-    """Raises LoadError for an operator that no program of a file may call."""
+    """Raise LoadError for an operator that no program of a file may call."""
     namespace = target.partition(".")[0]
     if namespace not in NAMESPACES and namespace not in namespaces:
         raise LoadError(
@@ -73,7 +75,7 @@ def check_operator(target: str, namespaces: Collection[str]) -> None:
 
 
 def _check_memory(program: Program) -> None:
-    """Raises LoadError for a tensor that is larger than all memory that there is."""
+    """Raise LoadError for a tensor that is larger than all memory of this machine."""
     most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for value in _values(program):
         found = value.type.element if isinstance(value.type, ListType) else value.type
@@ -95,7 +97,7 @@ def _values(program: Program) -> Iterator[Value]:
 
 
 def _bytes(found: TensorType) -> int:
-    """Those of the dims that are numbers."""
+    """Return the bytes of a tensor, counting only the dims that are numbers."""
     return prod(dim for dim in found.shape if isinstance(dim, int)) * found.dtype.itemsize
 
 
@@ -111,12 +113,14 @@ _FUNCTIONS = frozenset(
 
 
 def check_condition(text: str, names: Collection[str]) -> None:
-    """Raises LoadError for a condition on sizes that is more than arithmetic with these names: it
-    is run as Python. There are no powers of ints, which may take forever."""
+    """Raise LoadError for a condition on sizes that is more than arithmetic with these names.
+
+    Conditions are run as Python code. Powers of ints are excluded: they may take forever.
+    """
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise LoadError("a condition on sizes is no expression") from error
+        raise LoadError("a condition on sizes is not an expression") from error
     for node in ast.walk(tree):
         match node:
             case ast.Constant(value=int() | float()):
@@ -130,20 +134,22 @@ def check_condition(text: str, names: Collection[str]) -> None:
             case _ if isinstance(node, _ARITHMETIC):
                 continue
             case _:
-                raise LoadError(f"a condition on sizes holds {ast.unparse(node)}")
+                raise LoadError(f"a condition on sizes is not arithmetic: {ast.unparse(node)}")
 
 
 _OF_RUNS = frozenset(
     ("threads", "dump_dir", "cache_dir", "seed", "max_depth", "max_signatures_before_warning",
      "timeout", "verify", "check", "remarks", "tune", "profile")
 )  # fmt: skip
-"""Options on which the code of a program does not depend."""
+"""Options that the code of a program does not depend on."""
 
 
 def pack(stages: Stages, signature: Json, tensors: Tensors) -> Json:
-    """A signature's code as JSON; None where the machine keeps none. Adds its tensors, which are
-    compressed: a program of many small launches has megabytes of plan and machine code. signature:
-    as JSON, without code."""
+    """Return a signature's code as JSON; None if the machine stores no code.
+
+    Adds its tensors to `tensors`, compressed: a program of many small launches has
+    megabytes of plan and machine code. signature: the JSON so far, without code.
+    """
     packed = stages.machine.pack(stages)
     if packed is None:
         return None
@@ -162,7 +168,7 @@ def pack(stages: Stages, signature: Json, tensors: Tensors) -> Json:
     for slot, tensor in interface.constants.items():
         view = _view(tensor, own)
         if id(tensor) not in tensors.names and view is None:
-            # A view of a tensor with gaps is a copy in the file, as what passes compute is.
+            # A view of a tensor with gaps is saved as a copy, like constants that passes compute.
             sources.add(tensor.untyped_storage().data_ptr())
             name = tensors.name(tensor, f"{prefix}.{keys[id(tensor)]}")
             constants[str(slot)] = {"made": [keys[id(tensor)], name]}
@@ -186,11 +192,12 @@ def pack(stages: Stages, signature: Json, tensors: Tensors) -> Json:
 
 
 def compressed(content: bytes) -> torch.Tensor:
+    """Return bytes, compressed by zlib, as a tensor."""
     return torch.frombuffer(bytearray(zlib.compress(content, 9)), dtype=torch.uint8)
 
 
 def _view(tensor: torch.Tensor, own: Mapping[str, torch.Tensor]) -> Json:
-    """A view of one of the signature's constants, by its key; None for another tensor."""
+    """Describe a tensor as a view of one of the signature's constants; None if it is not one."""
     for key, base in own.items():
         memory = base.untyped_storage().data_ptr()
         if base is tensor or not memory or tensor.untyped_storage().data_ptr() != memory:
@@ -204,8 +211,8 @@ def _view(tensor: torch.Tensor, own: Mapping[str, torch.Tensor]) -> Json:
 
 
 def _digest(program: Program) -> str:
-    """A digest of what a program does. Values are numbered: their names depend on what else was
-    named alike while it was made."""
+    """Return a digest of what a program does. Values are numbered, since their names depend on
+    other names in use when it was made."""
     numbers: dict[str, int] = {}
 
     def numbered(name: re.Match[str]) -> str:
@@ -216,17 +223,17 @@ def _digest(program: Program) -> str:
 
 _VALUE = re.compile(r"%[\w.]+")
 _WRONG = (KeyError, TypeError, ValueError, IndexError, AttributeError, ScheduleError, zlib.error)
-"""Errors to which content that `pack` has not made may lead."""
+"""Errors that content which `pack` did not write may lead to."""
 
 
 def unpack(
     code: Json, signature: Json, content: Content, captured: Captured, machine: Machine,
     options: Options, place: torch.device, namespaces: tuple[str, ...],
 ) -> Stages:  # fmt: skip
-    """The program of a signature, ready to run. signature: as JSON.
+    """Make the program of a signature from its code, ready to run. signature: as JSON.
 
-    Raises BuildError, with the reason, where it has to be built instead, and LoadError for content
-    that `pack` has not made, and for library calls that no program may make.
+    Raises BuildError, with the reason, if it has to be built instead, and LoadError for
+    content that `pack` did not write or for library calls that no program may make.
     """
     try:
         return _unpacked(code, signature, content, captured, machine, options, place, namespaces)
@@ -277,8 +284,8 @@ def _unpacked(
 
 
 def _made(code: Json, content: Content, stages: Stages) -> Mapping[str, torch.Tensor]:
-    """The constants that passes compute, by key: those of the file, or made anew where that has
-    none, or has other tensors than they were made of."""
+    """Return the constants that passes compute, by key: those of the file, or recomputed if the
+    file lacks them or the tensors that they were computed from have changed."""
     found = [item["made"] for item in code["constants"].values() if "made" in item]
     made_of: dict[str, str] = code["made of"]
     is_right = all(digest_of(content.tensors[name]) == made_of[name] for name in made_of)
@@ -296,24 +303,26 @@ def _constant(
     tensors: Mapping[str, torch.Tensor],
     made: Mapping[str, torch.Tensor],
 ) -> torch.Tensor:
+    """Return a constant of the code: a tensor of the file, one that passes computed, or a view of
+    one."""
     match found:
         case {"tensor": str(name)}:
             return tensors[name]
         case {"made": [str(key), _]}:
             return made[key]
         case {"view": [str(key), shape, strides, int(start)]}:
-            # A tensor that was given at `load` may have gaps between its elements.
+            # A tensor that was passed to `load` may have gaps between its elements.
             base = own[key].detach().contiguous()
             return base.as_strided(shape, strides, base.storage_offset() + start)
         case _:
-            raise LoadError("a constant of a program is nowhere")
+            raise LoadError("a constant of a program has an unknown source")
 
 
 def names_of_code(
     manifest: Mapping[str, Any], *, binaries: bool = False, made: bool = False
 ) -> frozenset[str]:
-    """The tensors of a file that are code, as machines or people read it, and constants that passes
-    computed."""
+    """Return the names of tensors of a file that are code, in binary or text form, or constants
+    that passes computed."""
     codes = [item["code"] for item in manifest["signatures"] if item["code"] is not None]
     constants = [item for code in codes for item in code["constants"].values()]
     found: set[str] = set()
@@ -328,9 +337,12 @@ def names_of_code(
 
 @dataclass(frozen=True, slots=True)
 class CodeUse:
-    """When the code of a file is used. machine: the name of the one that runs it. options: those
-    that were given for it, if any. saved: those that it was made with. is_trusted: whether machine
-    code may be used at all."""
+    """Decides if the code of a file is used.
+
+    machine: the name of the machine that runs it. options: those passed to `load`, if any.
+    saved: those that the code was made with. is_trusted: True if machine code may be used
+    at all.
+    """
 
     machine: str
     options: Options | None
@@ -338,12 +350,14 @@ class CodeUse:
     is_trusted: bool
 
     def holds(self, code: Json) -> bool:
-        """True if a signature runs by its code, as far as that is known before it is tried."""
+        """Return True if a signature is to run by its code, as far as can be decided before it is
+        tried."""
         usable = code is not None and self.is_trusted and code["machine"] == self.machine
         return usable and (self.options is None or self._makes_the_same(self.options))
 
     def _makes_the_same(self, options: Options) -> bool:
-        """True if options differ only in some on which code does not depend."""
+        """Return True if the options differ from the saved ones only in some that code does not
+        depend on."""
         settings = options.settings()
         names = [name for name in settings if name not in _OF_RUNS]
         given = json.loads(json.dumps({name: settings[name] for name in names}))
@@ -351,7 +365,7 @@ class CodeUse:
 
 
 def options_of(saved: Mapping[str, Any]) -> Options:
-    """The options that a file was saved with."""
+    """Return the options that a file was saved with."""
     known = Options().settings()
     given: dict[str, Any] = {
         name: tuple(cast("list[str]", value)) if isinstance(value, list) else value

@@ -1,9 +1,9 @@
-"""The format of a file: safetensors, whose metadata have a manifest and the texts of programs.
+"""The format of a saved file: safetensors, with a manifest and the texts of programs as metadata.
 
-The manifest is JSON. It has the digest of every text and tensor; the metadata have that of the
-manifest. So damage is found before anything is made of the content. Nothing in a file is code of
-Python, and nothing is unpickled. A file that somebody has made on purpose has the digests that it
-needs: what it says is checked by `restore`.
+The manifest is JSON. It has the digest of every text and tensor; the metadata have the digest of
+the manifest. So damage is found before the content is used. Nothing in a file is Python code, and
+nothing is unpickled. A maliciously crafted file has correct digests: `restore` checks what is in
+it.
 """
 
 from __future__ import annotations
@@ -35,19 +35,18 @@ from stretto.frontends.python.results.output import (
 )
 
 FORMAT = 3
-"""Raised by one with each change that older versions cannot read."""
+"""Version of the format, increased by one with each change that older versions cannot read."""
 
 _MANIFEST = "stretto"
 _DIGEST = "stretto.digest"
 _MOST_DEPTH = 100
-"""How deep the manifest may be nested."""
+"""Maximum nesting depth of the manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a file holds. texts, tensors: by name. The manifest has no digests any more. digests: of
-    the tensors, as the file has them, and of those that it leaves out.
-    """
+    """The content of a file. texts, tensors: by name. manifest: without its digests. digests:
+    those of the tensors that were read."""
 
     manifest: dict[str, Any]
     texts: Mapping[str, str]
@@ -57,21 +56,22 @@ class Content:
 
 @dataclass(slots=True)
 class Tensors:
-    """The tensors of a file by name, each once. named: those of the function itself, which who
-    loads the file may have, too."""
+    """The tensors of a file by name, each once. named: names of the function's own tensors, which
+    the caller of `load` may have too."""
 
     by_name: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
     names: dict[int, str] = field(default_factory=dict[int, str])
     named: list[str] = field(default_factory=list[str])
 
     def of_function(self, tensor: torch.Tensor, wanted: str) -> str:
-        """The name of a tensor that the function has by that name."""
+        """Return the name of a tensor that the function itself has, and note it in `named`."""
         name = self.name(tensor, wanted)
         if name not in self.named:
             self.named.append(name)
         return name
 
     def name(self, tensor: torch.Tensor, wanted: str) -> str:
+        """Return the name of a tensor; add it, as `wanted` with a number if that is taken."""
         if id(tensor) not in self.names:
             name, number = wanted, 0
             while name in self.by_name:
@@ -83,8 +83,8 @@ class Tensors:
 
 
 def without_weights(content: Content, names: Iterable[str], made: Collection[str]) -> Content:
-    """The same without some tensors, of which the manifest has the dtype, shape and digest, and
-    without those that were made of them."""
+    """Return the content without the tensors `names`, whose dtype, shape and digest the manifest
+    gets, and without the tensors `made`, which were computed from them."""
     left_out: dict[str, Any] = {}
     for name in names:
         tensor = content.tensors[name]
@@ -96,8 +96,8 @@ def without_weights(content: Content, names: Iterable[str], made: Collection[str
 
 
 def write(path: Path, content: Content) -> None:
-    """Writes a file, or leaves the one that is there as it was. Raises SaveError."""
-    tensors = _apart(content.tensors)
+    """Write a file; if that fails, an existing file stays as it was. Raises SaveError."""
+    tensors = _with_separate_memory(content.tensors)
     digests = {
         "texts": {name: _digest(text.encode()) for name, text in content.texts.items()},
         "tensors": {name: digest_of(tensor) for name, tensor in tensors.items()},
@@ -117,8 +117,8 @@ def write(path: Path, content: Content) -> None:
         raise SaveError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors, each with memory of its own, as the format wants them."""
+def _with_separate_memory(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors, each with separate memory, as the format requires."""
     made: dict[str, torch.Tensor] = {}
     used: set[int] = set()
     for name, tensor in tensors.items():
@@ -132,14 +132,14 @@ def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def read(path: Path) -> Content:
-    """The content of a file, whose digests are right. Raises LoadError."""
+    """Read a file and check its digests. Raises LoadError."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise LoadError(f"{path} is not a file")
         with safe_open(path, framework="pt") as file:
             metadata = dict(file.metadata() or {})
             manifest = _manifest(path, metadata)
-            # Copies: the file may change as long as it is mapped.
+            # Copied, since the file may change while it is mapped.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except OSError as error:
         raise LoadError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -157,6 +157,7 @@ def read(path: Path) -> Content:
 
 
 def damaged(path: Path, reason: str) -> LoadError:
+    """Return the error for a file that is damaged or was not written by `Compiled.save`."""
     shown = reason if len(reason) <= 300 else f"{reason[:300]}..."
     return LoadError(
         f"{path} is not a file of Compiled.save, or it is damaged: {shown}",
@@ -165,6 +166,7 @@ def damaged(path: Path, reason: str) -> LoadError:
 
 
 def _manifest(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
+    """Parse the manifest and check its digest, depth and format. Raises LoadError."""
     text = metadata.get(_MANIFEST)
     if text is None:
         raise damaged(path, "it has no manifest")
@@ -189,7 +191,7 @@ def _manifest(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
 
 
 def _depth(text: str) -> int:
-    """An upper limit of how deep a text of JSON is nested."""
+    """Return an upper bound of the nesting depth of a JSON text."""
     depth = most = 0
     for sign in text:
         if sign in "[{":
@@ -205,22 +207,22 @@ def _digest(data: bytes | memoryview) -> str:
 
 
 def digest_of(tensor: torch.Tensor) -> str:
-    """Of the content with its dtype and shape."""
+    """Return a digest of a tensor's content, dtype and shape."""
     head = _digest(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
     memory = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
     return _digest((head + _digest(memoryview(memory.numpy()))).encode())  # pyright: ignore[reportArgumentType]
 
 
-# ---- Python values as JSON. A value is itself where JSON has it, else an object with one entry,
-# whose name says what it is.
+# ---- Python values as JSON. A value that JSON has is itself, any other one an object with one
+# entry whose name is its type.
 
 
 Json = Any
 
 
 def value_to_json(value: Any, what: str) -> Json:
-    """A value that is no container. `what` names it in the error. Raises SaveError for one of
-    another class than those that a file can hold."""
+    """Convert a value that is no container. `what` names it in the error. Raises SaveError for a
+    class that a file cannot hold."""
     match value:
         case None | bool() | int() | str() if type(value) in (type(None), bool, int, str):
             return value
@@ -251,7 +253,7 @@ def value_to_json(value: Any, what: str) -> Json:
 
 
 def value_from_json(found: Json) -> Any:
-    """The inverse of `value_to_json`."""
+    """Return the value that `value_to_json` converted. Raises LoadError for anything else."""
     match found:
         case None | bool() | int() | str():
             return found
@@ -276,6 +278,7 @@ def value_from_json(found: Json) -> Any:
 
 
 def dtype_named(name: str) -> torch.dtype:
+    """Return the dtype of this name. Raises LoadError if there is none."""
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise LoadError(f"{name!r} is no dtype")
@@ -283,14 +286,14 @@ def dtype_named(name: str) -> torch.dtype:
 
 
 def integers(found: Json) -> list[int]:
-    """A list of JSON that has ints only."""
+    """Return `found` if it is a list of ints; raise LoadError if not."""
     if not isinstance(found, list) or any(type(item) is not int for item in found):
         raise LoadError(f"{_short(found)} is no list of ints")
     return found  # pyright: ignore[reportUnknownVariableType]
 
 
 def nested_tuples(found: Json) -> Any:
-    """Lists, as tuples were written, as tuples again."""
+    """Convert nested lists to the tuples that JSON wrote as lists."""
     return tuple(map(nested_tuples, found)) if isinstance(found, list) else found  # pyright: ignore[reportUnknownArgumentType]
 
 
@@ -311,7 +314,7 @@ _FORMS: dict[str, type] = {
 
 
 def container_to_json(container: Any, items: Sequence[Json]) -> Json:
-    """A container with items that are JSON already. Classes go by their names."""
+    """Convert a container whose items are JSON already. Its class is written by name."""
     match container:
         case TupleOf(kind):
             extra: list[Any] = []
@@ -334,7 +337,8 @@ def container_to_json(container: Any, items: Sequence[Json]) -> Json:
 def container_from_json(
     found: Json, classes: Mapping[str, type], item: Callable[[Json], Any]
 ) -> tuple[Container, tuple[Any, ...]] | None:
-    """The inverse; None where it is no container. classes: of the caller, by name."""
+    """Return a container and its items, the inverse of `container_to_json`; None if it is no
+    container. classes: allowed by the caller, by name."""
     match found:
         case {"tuple": [str(name), [], list(items)]}:
             made: Container = TupleOf(_class(name, classes))
@@ -352,7 +356,7 @@ def container_from_json(
 
 
 def _check_form(made: Container, count: int) -> None:
-    """Raises LoadError where a class and the form of its objects do not go together."""
+    """Raise LoadError if a class does not have the form of container that the file gives it."""
     kind = made.kind
     match made:
         case TupleOf():
@@ -370,13 +374,13 @@ def _check_form(made: Container, count: int) -> None:
 
 
 def class_name(kind: type) -> str:
-    """How a file names a class."""
+    """Return the file's name of a class."""
     return _NAMES.get(kind) or f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _class(name: str, classes: Mapping[str, type]) -> type:
-    """The class of that name: one of Python's containers, of torch's named tuples, or of those that
-    the caller has passed. None is imported because a file says so."""
+    """Return the class of that name: a container of Python, a named tuple of torch, or a class
+    that the caller passed. No class is imported on behalf of a file."""
     if name in _PLAIN:
         return _PLAIN[name]
     place, _, last = name.rpartition(".")

@@ -1,4 +1,5 @@
-"""Keys of signatures: what calls that share a program have in common, and what varies, in words."""
+"""Keys of signatures: what calls that share a program have in common, and which of their sizes
+vary."""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ from stretto.ir.types import Dim
 Key = tuple[Any, ...]
 
 BY_STRUCTURE = object()
-"""Begins the keys of signatures in which objects among the arguments may be any of their class."""
+"""First item of the keys of signatures that take any objects of the arguments' classes."""
 
 
 def key_of_call(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Key, list[torch.Tensor], str | None]:
-    """The key of any call, the tensors in it, and a reason to run eager."""
+    """Return the key of a call, the tensors in it, and a reason to run eager or None."""
     leaves, spec = pytree.tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     why = foreign_input(leaves)
@@ -43,7 +44,8 @@ def key_of_call(
 
 
 def is_by_structure(key: Any) -> bool:
-    """Whether a key, or the one that it makes longer, is one of objects of any identity."""
+    """Return True if a key, or the one that it extends, matches objects by class instead of
+    identity."""
     while isinstance(key, tuple) and key:
         if key[0] is BY_STRUCTURE:
             return True
@@ -52,7 +54,7 @@ def is_by_structure(key: Any) -> bool:
 
 
 def varying(keys: list[Key]) -> str:
-    """Which part of the signatures differs, in words."""
+    """Describe, for a warning, which part of the signatures differs."""
     shapes = [sizes for key in keys if (sizes := _shapes(key))]
     count = min((len(s) for s in shapes), default=0)
     found: list[str] = []
@@ -71,6 +73,7 @@ def varying(keys: list[Key]) -> str:
 
 
 def _shapes(key: Any) -> list[tuple[int, ...]]:
+    """Return all shapes in a key, in order."""
     if isinstance(key, torch.Size):
         return [tuple(key)]
     if isinstance(key, tuple):
@@ -78,49 +81,49 @@ def _shapes(key: Any) -> list[tuple[int, ...]]:
     return []
 
 
-# ---- Families of calls that differ in sizes only, and the programs that serve any of these
-# sizes.
+# ---- Families of calls that differ in sizes only, and their programs for many sizes.
 #
-# A *family* is all that a key says of a call but the sizes of tensors and the values of ints. Its
-# first call gets a program for just these sizes. From the second size on a program is made in
-# which what has differed is a symbol; it is found by its guards, so there is no entry per size.
+# A *family* is everything in a key except the sizes of tensors and the values of ints. Its first
+# call gets a program for exactly its sizes. At the second size a program is made in which the
+# sizes that differed are symbols; it is found by its guards, so there is no entry per size.
 
 
 Shapes = Sequence[Sequence[int]]
 Fits = Callable[[Shapes, Sequence[int], Shapes], bool]
-"""Says of the shapes of arguments, of the ints among them, and of the shapes of the tensors that
-objects hold."""
+"""Tests if a program serves a call, by the shapes of its tensor arguments, its ints, and the
+shapes of the tensors that objects hold."""
 
 _INT = "int"
-"""Stands in the key of a family for any int that is not negative."""
+"""Replaces any int that may be a size in the key of a family."""
 
 _LARGEST = 2**31
-"""Ints from here on are no sizes."""
+"""Ints from here on are not treated as sizes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SizeKey:
-    """The key of a program for many sizes. Each such program has a key of its own."""
+    """The key of a program for many sizes, compared by identity."""
 
     family: Family
     plan: SizePlan
 
 
 def size_key(key: Any) -> SizeKey | None:
-    """The key for many sizes that a key is, or that it makes longer."""
+    """Return the SizeKey that a key is or extends; None if there is none."""
     while isinstance(key, tuple) and key:
         key = key[-1]  # pyright: ignore[reportUnknownVariableType]
     return key if isinstance(key, SizeKey) else None
 
 
 def is_size_key(key: object) -> bool:
-    """Whether it is one, and not a longer key that begins with one."""
+    """Return True for a SizeKey itself, False for a longer key that extends one."""
     return isinstance(key, SizeKey)
 
 
 @dataclass(slots=True)
 class CallForm:
-    """A key, taken apart: the family, and the sizes in the order of the arguments."""
+    """A key split into the key of its family and the sizes, in the order of the arguments. held:
+    shapes of tensors that objects hold."""
 
     family: Key
     shapes: Shapes
@@ -129,19 +132,23 @@ class CallForm:
 
     @staticmethod
     def of(key: Key) -> CallForm:
+        """Split the key of a call."""
         shapes, ints = list[Sequence[int]](), list[int]()
         return CallForm(_without_sizes(key, shapes, ints), shapes, ints)
 
     def holding(self, key: Hashable, shapes: Shapes) -> CallForm:
-        """The same call, with what objects hold: the key of their state, and the sizes in it."""
+        """Return the form of the same call with what objects hold: the key of their state, and the
+        shapes in it."""
         return CallForm((key, self.family), self.shapes, self.ints, shapes)
 
     def value(self, source: SizeSource) -> int:
+        """Return the size that a source names."""
         if source.dim is None:
             return self.ints[source.number]
         return (self.held if source.held else self.shapes)[source.number][source.dim]
 
     def sources(self) -> Iterable[SizeSource]:
+        """Yield the sources of all sizes of the call. Ints that cannot be sizes are left out."""
         for number, shape in enumerate(self.shapes):
             for dim in range(len(shape)):
                 yield SizeSource(number, dim)
@@ -154,7 +161,8 @@ class CallForm:
 
 
 def _without_sizes(key: Key, shapes: list[Sequence[int]], ints: list[int]) -> Key:
-    """The key of the family. `key` is one of tensors and values, or of a module: with its mode."""
+    """Return the key of the family; append the sizes to `shapes` and `ints`. A module's `key`
+    starts with its mode."""
     if len(key) == 2 and type(key[0]) is bool:
         return (key[0], _without_sizes(key[1], shapes, ints))
     parts = list[Any]()
@@ -177,13 +185,14 @@ def _without_sizes(key: Key, shapes: list[Sequence[int]], ints: list[int]) -> Ke
 
 @dataclass(slots=True)
 class Family:
-    """What is known of the sizes of a family, and its programs for many of them.
+    """The observed sizes of a family, and its programs for many sizes.
 
-    first: the sizes of the first call. varying: those that have differed, or are declared. fixed:
-    which numbers guards said that a size has to be. seen: the calls that programs were captured
-    for. refused: why there can be no such program.
-    state: what objects hold, as a program found it, where their sizes are some of the family's;
-    then `outer` is the family of the same calls whatever objects hold. inner: such families.
+    first: the sizes of the first call. varying: sizes that have differed, or are declared
+    to. fixed: the numbers that guards required of a size. seen: the calls that programs
+    were captured for. refused: why there can be no program for many sizes; None if there
+    can. state: what objects held when a program found sizes in them; `outer` is then the
+    family of the same calls whatever objects hold, and `inner` are, conversely, the
+    families with such states.
     """
 
     first: CallForm
@@ -194,15 +203,15 @@ class Family:
     fixed: dict[SizeSource, set[int]] = field(default_factory=dict[SizeSource, set[int]])
     programs: dict[SizeKey, Fits] = field(default_factory=dict["SizeKey", Fits])
     ranges: dict[SizeSource, SizeRange] = field(default_factory=dict[SizeSource, SizeRange])
-    """Those that are declared."""
+    """Declared ranges of sizes."""
     seen: SeenSizes = field(default_factory=SeenSizes)
     refused: str | None = None
     uncaptured: Exception | None = None
-    """What the last capture with symbols raised: torch and the user's function may raise anything
-    where they meet a symbol."""
+    """The exception of the last capture with symbols: torch and the user's function may raise any
+    exception on a symbol."""
 
     def find(self, form: CallForm) -> SizeKey | None:
-        """The program whose guards hold."""
+        """Return the key of the program whose guards hold; None if there is none."""
         for key, fits in self.programs.items():
             if fits(form.shapes, form.ints, form.held):
                 return key
@@ -210,7 +219,7 @@ class Family:
 
     @contextmanager
     def capturing(self) -> Generator[None]:
-        """Notes what a capture raises."""
+        """Store the exception of a capture in `uncaptured`."""
         try:
             yield
         except Exception as error:
@@ -218,8 +227,8 @@ class Family:
             raise
 
     def enter(self, key: SizeKey, fits: Fits, objects: ObjectState | None) -> None:
-        """Enters a program, unless it reads other objects than those that were read before it was
-        looked for: its sizes would not be found."""
+        """Add a program. If it reads other objects than lookups in this family do, later calls
+        would not find it: then no program for many sizes is possible."""
         if self.state is not None and (objects is None or objects.key != self.first.family[0]):
             self.refused = "what is read in objects depends on their sizes"
         else:
@@ -227,18 +236,18 @@ class Family:
 
     @property
     def declared(self) -> bool:
-        """Whether the user has said which sizes differ."""
+        """True if the user has declared sizes that differ."""
         return bool(self.ranges)
 
     def check_declared(self, form: CallForm) -> None:
-        """Raises CaptureError for a size that is not in the range which was declared for it."""
+        """Raise CaptureError for a size that is outside of its declared range."""
         for source, limits in self.ranges.items():
             check_declared(form.value(source), source, limits)
 
     def plan(
         self, form: CallForm, tensors: Sequence[torch.Tensor], dynamic: bool | None
     ) -> SizePlan:
-        """Which sizes of a call that no program fits are to be symbols."""
+        """Choose the sizes that become symbols, for a call that no program fits."""
         declared = declared_ranges(tensors)
         static = {source for source in form.sources() if _is_static(tensors, source)}
         for source in form.sources():
@@ -261,9 +270,10 @@ class Family:
         return SizePlan.of(found, self._alike(found, form), self.seen)
 
     def _alike(self, sources: Iterable[SizeSource], form: CallForm) -> dict[SizeSource, SizeSource]:
-        """Sizes that objects hold and that were equal in the first call and are in this one, as
-        those of all keys and values in a cache, by the first of them. A call in which they differ
-        gets a program of its own, in which they are symbols of their own."""
+        """Map each size of objects that has changed since the first call to the first one with the
+        same values in both calls, such as the lengths of all keys and values in a cache. Mapped
+        sizes share a symbol; a call in which they differ gets another program, with separate
+        symbols."""
         first, found = dict[tuple[int, int], SizeSource](), dict[SizeSource, SizeSource]()
         for source in sources:
             sizes = (self.first.value(source), form.value(source))
@@ -272,7 +282,7 @@ class Family:
         return found
 
     def settle(self, key: SizeKey, sizes: CallSizes, tensors: Sequence[torch.Tensor]) -> None:
-        """Learns what a capture found. Raises CaptureError where a size must be one number that was
+        """Record the sizes that a capture found to be fixed. Raises CaptureError for one that was
         declared to differ."""
         for source, fixed in sizes.fixed.items():
             self.fixed.setdefault(source, set()).add(fixed.value)
@@ -290,9 +300,10 @@ class Family:
 
 
 def declared_ranges(tensors: Sequence[torch.Tensor]) -> dict[SizeSource, SizeRange]:
-    """The sizes that `torch._dynamo.mark_dynamic`, `maybe_mark_dynamic` and `mark_unbacked` name.
+    """Return the ranges of sizes marked by `torch._dynamo.mark_dynamic`, `maybe_mark_dynamic`
+    and `mark_unbacked`.
 
-    Raises CaptureError where a tensor itself is not in the range that was declared with it.
+    Raises CaptureError if a tensor's own size is outside of the range declared with it.
     """
     found = dict[SizeSource, SizeRange]()
     for number, tensor in enumerate(tensors):
@@ -317,7 +328,8 @@ _MARKS = (
 
 
 def must_vary(tensors: Sequence[torch.Tensor]) -> set[SizeSource]:
-    """The sizes of which it is an error that the function needs a certain one."""
+    """Return the sizes that may not be fixed: it is an error if the function needs one number for
+    them."""
     return {
         SizeSource(number, dim % tensor.dim())
         for number, tensor in enumerate(tensors)
@@ -327,7 +339,8 @@ def must_vary(tensors: Sequence[torch.Tensor]) -> set[SizeSource]:
 
 
 def check_ranks(form: CallForm, families: Iterable[Family]) -> None:
-    """Raises CaptureError for a tensor with another number of dims than one that was declared."""
+    """Raise CaptureError for a tensor whose number of dims is not that of the tensor whose sizes
+    were declared."""
     for family in families:
         before = family.first.shapes
         if len(before) != len(form.shapes):
@@ -343,6 +356,7 @@ def check_ranks(form: CallForm, families: Iterable[Family]) -> None:
 
 
 def _is_static(tensors: Sequence[torch.Tensor], source: SizeSource) -> bool:
+    """Return True if the user has marked the dim with `mark_static`."""
     if source.dim is None or source.held:
         return False
     marked = getattr(tensors[source.number], "_dynamo_static_indices", ())
@@ -350,7 +364,7 @@ def _is_static(tensors: Sequence[torch.Tensor], source: SizeSource) -> bool:
 
 
 def check_declared(size: int, source: SizeSource, limits: SizeRange) -> None:
-    """Raises CaptureError for a size that is not in the declared range."""
+    """Raise CaptureError for a size that is outside of the declared range."""
     if size < limits.low or (limits.high is not None and size > limits.high):
         most = "" if limits.high is None else f" and at most {limits.high}"
         raise CaptureError(
@@ -364,10 +378,10 @@ def check_declared(size: int, source: SizeSource, limits: SizeRange) -> None:
 
 
 def fitting(sizes: CallSizes, ints: Sequence[int], *, holding: bool = False) -> Fits:
-    """Makes a function that says whether a program is for the sizes of a call.
+    """Generate a Python function that tests if a program serves the sizes of a call.
 
-    It is printed as Python. `ints` are those of the call that it was made for: what is no symbol
-    must be the same. holding: the sizes that objects hold are compared, too.
+    ints: those of the call that the program was made for; ints that are no symbols must
+    be equal to them. holding: the sizes that objects hold are compared, too.
     """
     conditions = _Conditions()
     for number, shape in enumerate(sizes.shapes):
@@ -382,8 +396,8 @@ def fitting(sizes: CallSizes, ints: Sequence[int], *, holding: bool = False) -> 
 
 
 def matching(family: Key, sizes: CallSizes) -> Callable[[Key], bool] | None:
-    """Makes a function that says whether a program is for the calls of a key, where these have
-    tensors only; else None. Nothing of the key is hashed, so it is quick."""
+    """Generate a function that tests if a program serves the calls of a key; None if calls have
+    anything but tensors. It does not hash the key, so it is quick."""
     conditions = _Conditions()
     if len(family) == 2 and type(family[0]) is bool:
         conditions.known["mode"] = family[0]
@@ -409,7 +423,7 @@ def matching(family: Key, sizes: CallSizes) -> Callable[[Key], bool] | None:
 
 @dataclass(slots=True)
 class _Conditions:
-    """A function under construction that compares the sizes of calls."""
+    """A generated function that compares the sizes of calls, under construction."""
 
     lines: list[str] = field(default_factory=list[str])
     known: dict[str, Any] = field(default_factory=lambda: dict[str, Any](math=math))
@@ -417,7 +431,7 @@ class _Conditions:
     tests: list[str] = field(default_factory=list[str])
 
     def compare(self, place: str, dim: Dim) -> None:
-        """Binds a symbol where it stands first; all else is compared."""
+        """Bind a symbol where it occurs first; compare everything else."""
         symbol = None if isinstance(dim, int) else dim.symbol
         if symbol is not None and symbol.name not in self.bound:
             self.bound.add(symbol.name)
@@ -426,6 +440,7 @@ class _Conditions:
             self.tests.append(f"{place} == {dim}")
 
     def function(self, parameters: str, sizes: CallSizes) -> Any:
+        """Compile the function: it returns True if all tests, ranges and guards hold."""
         tests = list(self.tests)
         for symbol in sizes.symbols:
             tests += [f"{symbol.low} <= {symbol.name}"] if symbol.low else []

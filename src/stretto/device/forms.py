@@ -8,7 +8,8 @@ its ProgramInterface.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Hashable
+from dataclasses import dataclass, field, fields
 
 import torch
 
@@ -73,6 +74,13 @@ class Packing:
     tile: int = 0
     group: int = 1
     line: int = 0
+
+    @property
+    def layout(self) -> Hashable:
+        """Equal for two packings of one tensor only if their contents are equal: all fields, but
+        for the buffers only the dims of the packed one."""
+        others = (f.name for f in fields(self) if f.name not in ("buffer", "source"))
+        return (self.buffer.shape, *(getattr(self, name) for name in others))
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ from stretto.device.operator import (
     whole_tile,
 )
 from stretto.device.tree import Check, Let
+from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size
 
 Statement = Kernel | Let | Check
@@ -258,11 +259,22 @@ def overlap(a: Region, b: Region) -> bool:
 def covers(a: Region, b: Region) -> bool:
     """Return True if region `a` certainly contains region `b` of the same buffer; False when in
     doubt."""
-    if a.shape != b.shape:
-        same = same_dims(a.shape, b.shape)
-        lead = zip(a.box[:same], b.box[:same], strict=True)
-        return all(part is None for part in a.box[same:]) and all(starmap(_contains, lead))
-    return all(_contains(x, y) for x, y in zip(a.box, b.box, strict=True))
+    if a.shape == b.shape:
+        return all(starmap(_contains, zip(a.box, b.box, strict=True)))
+    same = same_dims(a.shape, b.shape)
+    if any(part is not None for part in a.box[same:]):
+        return False
+    if same:
+        return all(starmap(_contains, zip(a.box[:same], b.box[:same], strict=True)))
+    return sees_as_many(a.shape, b.shape)
+
+
+def sees_as_many(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> bool:
+    """Return True if a view with dims `a` certainly has all elements of a view of the same buffer
+    with dims `b`."""
+    if not all(map(is_known, (*a, *b))):
+        return False
+    return at_most(known_size(b), known_size(a))
 
 
 def _is_cut_by_register(part: Part) -> bool:

@@ -1,8 +1,9 @@
 """The registry of lowering rules, and `Call`, the op that a rule lowers.
 
 A rule is a function of a `Call`, registered for one or more targets. It returns a lazy tensor
-per result. It declines before it has emitted anything, by raising `Decline` or returning None;
-then the op becomes a library call.
+per result. It declines by raising `Decline` or returning None; then the op becomes a library call.
+What it has emitted before that remains, such as operands that it has stored, so it must not have
+written to memory that existed before.
 """
 
 from __future__ import annotations
@@ -227,19 +228,33 @@ def full_name(name: str) -> str:
 
 def _adapt(body: Body) -> Rule:
     def run(low: Lowering, op: TensorOp) -> tuple[Lazy, ...] | None:
-        before = len(low.items)
+        before = len(low.items), len(low.locals), len(low.externals.buffers)
         try:
             results = body(Call(low, op, arguments(op.target, op.args, op.kwargs)))
         except Decline:
             results = None
         if results is None:
-            emitted = [
-                item for item in low.items[before:] if isinstance(item, Operator | LibraryCall)
-            ]
-            assert not emitted, f"{op.target} declines too late"
+            _require_harmless(low, op, *before)
         return (results,) if isinstance(results, Lazy) else results
 
     return run
+
+
+def _require_harmless(low: Lowering, op: TensorOp, items: int, own: int, others: int) -> None:
+    """Assert that a rule that declines has only written to buffers that it has created itself.
+
+    items, own, others: numbers of items, local buffers and external buffers before the rule.
+    """
+    fresh = {*low.locals[own:], *low.externals.buffers[others:]}
+    for item in low.items[items:]:
+        match item:
+            case Operator(out=out):
+                written = {out.buffer}
+            case LibraryCall(outs=outs):
+                written = {*outs}
+            case _:
+                continue
+        assert written <= fresh, f"{op.target} declines after it has changed something"
 
 
 def common_dtype(first: Lazy | bool | int | float, second: Lazy | bool | int | float) -> DType:

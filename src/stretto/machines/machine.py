@@ -34,7 +34,7 @@ from stretto.lowering.targets import NO_UPDATES, Updates
 from stretto.options import Options
 from stretto.passes.manager import Pass
 from stretto.passes.pipeline import pipeline
-from stretto.progress import stage as timed_stage
+from stretto.progress import logged_stage as timed_stage
 from stretto.remarks import Remarks
 from stretto.runtime.constants import CopiesAhead, Copy
 from stretto.runtime.results import Result

@@ -46,7 +46,7 @@ from stretto.ops.bounds import out_of_range
 from stretto.ops.infer import named_arguments
 from stretto.ops.properties import properties
 from stretto.ops.table import Fails, PositionArgument, Reach, describe
-from stretto.passes.batching.rules import Batch, Stays, batches, rebuilt, shifted
+from stretto.passes.batching.rules import Batch, NotBatchable, batches, rebuilt, shifted
 
 # ---- properties ------------------------------------------------------------------------------
 
@@ -395,7 +395,7 @@ def iteration_numbers(batch: Batch, rank: int) -> Value:
 def source_dim(op: TensorOp, rank: int) -> int:
     dim = argument(op, "dim")
     if not isinstance(dim, int) or rank == 0:
-        raise Stays("its operand has no dims")
+        raise NotBatchable("its operand has no dims")
     return dim % rank
 
 
@@ -403,7 +403,7 @@ def source_dim(op: TensorOp, rank: int) -> int:
 def _batch_index_select(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
     source, index = value_argument(op, "self"), value_argument(op, "index")
     if source is None or index is None or index.tensor.rank != 1:
-        raise Stays("its operand has no dims")
+        raise NotBatchable("its operand has no dims")
     dim = source_dim(op, source.tensor.rank)
     if not batch.is_batched(index):
         return rebuilt(batch, op, {"self": batch.twins[source], "dim": dim + 1})
@@ -431,9 +431,9 @@ def _batch_index(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
     source, indices = value_argument(op, "self"), argument(op, "indices")
     values = argument_values(indices)
     if source is None or not isinstance(indices, tuple) or len(values) != len(indices):
-        raise Stays("a dim before an index is not indexed")
+        raise NotBatchable("a dim before an index is not indexed")
     if any(value.tensor.dtype.value in ("bool", "u8") for value in values):
-        raise Stays("it is indexed by a mask")
+        raise NotBatchable("it is indexed by a mask")
     if batch.is_batched(source) and not any(map(batch.is_batched, values)):
         return rebuilt(batch, op, {"self": batch.twins[source], "indices": (None, *indices)})
     rank = max(value.tensor.rank for value in values)
@@ -452,9 +452,9 @@ def batch_along_dim(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
     for parameter, item in named_arguments(op.target, op.args, op.kwargs):
         if isinstance(item, Value):
             if not parameter.is_tensor:
-                raise Stays("a number differs from iteration to iteration")
+                raise NotBatchable("a number differs from iteration to iteration")
             if item.tensor.rank == 0 and parameter.name != "src":
-                raise Stays("its operand has no dims")
+                raise NotBatchable("its operand has no dims")
             changed[parameter.name] = batch.expanded(item)
     return rebuilt(batch, op, changed)
 
@@ -463,5 +463,5 @@ def batch_along_dim(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
 def _batch_embedding(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
     table, rows = value_argument(op, "weight"), value_argument(op, "indices")
     if batch.is_batched(table) or rows is None or not batch.is_batched(rows):
-        raise Stays("the table differs from iteration to iteration")
+        raise NotBatchable("the table differs from iteration to iteration")
     return rebuilt(batch, op, {"indices": batch.twins[rows]})

@@ -77,9 +77,10 @@ def _affine(call: Call, x: Expr, weight: Expr | None, bias: Expr | None) -> Lazy
 
 
 def _source(call: Call, name: str = "input") -> Lazy:
-    lazy = call.cheap(name)
-    if not lazy.dtype.is_float or 0 in lazy.shape:
+    given = call.tensor(name)
+    if not given.dtype.is_float or 0 in given.shape:
         raise Decline("nothing to normalise")
+    lazy = call.cheap(name)
     return computed(lazy, compute_dtype(lazy.dtype))
 
 
@@ -147,10 +148,9 @@ def _instance_norm(call: Call) -> Lazy:
 def _grouped(call: Call, groups: int, *, moments: bool = False) -> tuple[Lazy, Lazy, Lazy]:
     """Return the normalised tensor, and mean and rstd [n, groups]."""
     eps = float(call.number("eps"))
+    (channels,) = static_dims(call.tensor("input").shape[1:2])
     lazy = _source(call, "input")
-    static_dims(lazy.shape[1:2])
-    number, channels, *spatial = lazy.shape
-    assert isinstance(channels, int)
+    number, _, *spatial = lazy.shape
     width = channels // groups
     shape = (number, groups, width, *spatial)
     n, g, c, *rest = variables(shape)
@@ -188,7 +188,8 @@ def _scaled(call: Call, lazy: Lazy, centre: Expr, scale: Expr, weight: str | Non
 def _batch_norm_in_inference(call: Call) -> tuple[Lazy, ...]:
     if call.arguments.get("training", False) is not False:
         raise Decline("training")
-    return _batch_norm(call), *_nothing(call)
+    nothing = _nothing(call)
+    return _batch_norm(call), *nothing
 
 
 @rule("_native_batch_norm_legit.no_stats")

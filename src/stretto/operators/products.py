@@ -32,7 +32,7 @@ from stretto.operators.views import reshaped, swapped
 from stretto.ops.arguments import argument, value_argument
 from stretto.ops.library import define
 from stretto.ops.table import Cost, Fails, describe
-from stretto.passes.batching.rules import Batch, Stays, batches, rebuilt, times
+from stretto.passes.batching.rules import Batch, NotBatchable, batches, rebuilt, times
 
 # ---- properties ------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ def scaled(call: Call, name: str, expr: Expr) -> Expr:
 
 WIDE = 16
 """Number of columns from which N separate products are faster than one product of the matrices put
-side by side (docs/performance.md)."""
+side by side (docs/explanation/performance.md)."""
 
 
 def value_arguments(op: TensorOp, *names: str) -> list[Value]:
@@ -239,10 +239,10 @@ def value_arguments(op: TensorOp, *names: str) -> list[Value]:
 
 
 def batched_input(batch: Batch, op: TensorOp) -> Value:
-    """Return the input of a product. Raises Stays unless weight and bias are the same in every
-    iteration."""
+    """Return the input of a product. Raises NotBatchable unless weight and bias are the same in
+    every iteration."""
     if any(batch.is_batched(value_argument(op, name)) for name in ("weight", "bias")):
-        raise Stays("the weight differs from iteration to iteration")
+        raise NotBatchable("the weight differs from iteration to iteration")
     return value_arguments(op, "input")[0]
 
 
@@ -264,7 +264,7 @@ def _batch_linear_of_each(
 ) -> Value:
     """Return the twin of a linear layer whose weight differs: one matrix product per iteration."""
     if weight.tensor.rank != 2 or not source.tensor.rank:
-        raise Stays("the weight is not a matrix")
+        raise NotBatchable("the weight is not a matrix")
     rows: Dim = 1
     for dim in source.tensor.shape[:-1]:
         rows = times(rows, dim)
@@ -310,7 +310,7 @@ def _batch_addmm(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
     alpha, beta = argument(op, "alpha"), argument(op, "beta")
     is_scaled = alpha != 1 or beta != 1
     if is_scaled and (beta == 0 or not op.result.tensor.dtype.is_float):
-        raise Stays("the product is scaled")
+        raise NotBatchable("the product is scaled")
     bias, left, right = value_arguments(op, "self", "mat1", "mat2")
     result = op.result.tensor
     one_row = bias.tensor.rank == 1 or bias.tensor.shape[:1] == (1,)

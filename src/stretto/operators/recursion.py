@@ -63,10 +63,10 @@ def _before(call: Call, positions: Lazy) -> Lazy:
 @rule("stretto.call_table.default")
 def _call_table(call: Call) -> Lazy:
     """One reduction: each number is taken from the one activation whose rank is that of the row."""
+    (last,) = static_dims(call.tensor("numbers").shape[1:])
     numbers, ranks, ends = (_stored(call, name) for name in ("numbers", "ranks", "ends"))
     row, column = variables(call.shape)
     (each,) = variables(ranks.shape, len(call.shape))
-    (last,) = static_dims(numbers.shape[1:])
     known = apply("minimum", Position(column), Const(last - 1, DType.I64))
     number = numbers.at(each, dynamic_index(known))
     item = where(_is_column(column, last), Position(each), _place(call, ranks, number))

@@ -27,7 +27,7 @@ from stretto.lowering.lazy import Lazy, cast, placed_at, stored, variables
 from stretto.lowering.rules import Call, Decline, rule
 from stretto.ops.arguments import argument
 from stretto.ops.table import AllDims, Cost, Fails, ShiftDims, describe
-from stretto.passes.batching.rules import Batch, Stays, batches, only_batched, shift_dims
+from stretto.passes.batching.rules import Batch, NotBatchable, batches, only_batched, shift_dims
 
 # ---- properties ------------------------------------------------------------------------------
 
@@ -326,6 +326,6 @@ def _batch_arg(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
     _, value = only_batched(batch, op)
     size = prod(value.tensor.static_shape()) if value.tensor.is_static else None
     if not size or argument(op, "keepdim"):
-        raise Stays("it runs over all dims at once")
+        raise NotBatchable("it runs over all dims at once")
     flat = batch.reshape(batch.twins[value], (batch.length, size))
     return (batch.emit(op.target, flat, 1),)

@@ -56,12 +56,15 @@ def _linear(call: Call) -> Lazy:
     dtype = compute_dtype(call.dtype)
     if not dtype.is_float or 0 in call.shape:
         raise Decline("integers, or nothing to compute")
-    static_dims(call.tensor(name).shape[2:])
-    lazy = call.cheap(name)
     number, channel, *places = variables(call.shape)
     if dtype is not call.dtype and len(places) != 2:
         raise Decline("ATen rounds every step to the dtype of the image")
-    blends = [_blend(call, lazy, n, place, dtype) for n, place in enumerate(places)]
+    sizes = static_dims(call.tensor(name).shape[2:])
+    blends = [
+        _blend(call, n, size, place, dtype)
+        for n, (size, place) in enumerate(zip(sizes, places, strict=True))
+    ]
+    lazy = call.cheap(name)
 
     def blended(*pixel: Index) -> Expr:
         if len(pixel) == len(blends):
@@ -77,9 +80,9 @@ def _mixed(first: Expr, second: Expr, share: Expr) -> Expr:
     return apply("add", apply("mul", rest, first), apply("mul", share, second))
 
 
-def _blend(call: Call, lazy: Lazy, number: int, place: Index, dtype: DType) -> Blend:
+def _blend(call: Call, number: int, old: int, place: Index, dtype: DType) -> Blend:
     """Return the input pixels around an output position along one dim."""
-    old, new = static_dims((lazy.shape[2 + number], call.shape[2 + number]))
+    (new,) = static_dims(call.shape[2 + number : 3 + number])
     position = cast(Position(place), dtype)
     if call.flag("align_corners"):
         ratio = (old - 1) / (new - 1) if new > 1 else 0.0

@@ -24,7 +24,7 @@ from stretto.lowering.lazy import (
 from stretto.lowering.rules import Call, Decline, rule, static_dims
 from stretto.ops.arguments import argument
 from stretto.ops.table import Aliases, Fails, KeepDims, ShiftDims, describe
-from stretto.passes.batching.rules import Batch, Stays, batches, only_batched, shifted
+from stretto.passes.batching.rules import Batch, NotBatchable, batches, only_batched, shifted
 from stretto.passes.simplifications.algebra import permutation
 
 # ---- properties ------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ def _batch_permute(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
 def _batch_concatenate(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
     values = argument_values(argument(op, "tensors"))
     if len({value.tensor.rank for value in values}) > 1:
-        raise Stays("its operands differ in rank")
+        raise NotBatchable("its operands differ in rank")
     parts = tuple(batch.expanded(value) for value in values)
     return (batch.emit(op.target, parts, shifted(argument(op, "dim"))),)
 

@@ -120,7 +120,7 @@ class Planner:
         feeding, sources = self.feeding(recurrence)
         if self.count == 0:
             number = 0
-        elif self.gains(feeding):
+        elif self.enables_batching(feeding):
             number = self.count
         else:
             number = max((self.loop_of[node] for node in sources), default=0)
@@ -144,7 +144,7 @@ class Planner:
                     stack.append(node)
         return [op for op in self.loop.body.ops if op in found], list(sources)
 
-    def gains(self, feeding: list[Op]) -> bool:
+    def enables_batching(self, feeding: list[Op]) -> bool:
         """True if a contraction among the ops could be batched over the results of earlier loops.
 
         It can if it depends on those only through operators that can be batched themselves.

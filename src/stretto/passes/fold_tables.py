@@ -98,17 +98,19 @@ def looked_up(op: Op, constants: Constants) -> Lookup | str:
 
 
 def _folded(found: Lookup, constants: Constants) -> list[Op]:
-    op, weight, bias = found.linear.op, found.linear.weight, found.linear.bias
-    sources = [found.table, weight, *([] if bias is None else [bias])]
-
-    def product() -> torch.Tensor:
-        with torch.no_grad():
-            exact = found.table.double() @ weight.double().t()
-            total = exact if bias is None else exact + bias.double()
-        return total.to(found.table.dtype)
-
-    table = constants.derived("product_table", sources, product)
+    op, bias = found.linear.op, found.linear.bias
+    sources = [found.table, found.linear.weight, *([] if bias is None else [bias])]
+    table = constants.derived("product_table", _product, *sources)
     lookup = tensor_op("aten.embedding.default", table.result, found.indices)
     assert lookup.result.type == op.result.type
     lookup.results, lookup.location = op.results, op.location
     return [table, lookup]
+
+
+def _product(
+    rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    with torch.no_grad():
+        exact = rows.double() @ weight.double().t()
+        total = exact if bias is None else exact + bias.double()
+    return total.to(rows.dtype)

@@ -54,12 +54,12 @@ from stretto.passes.inline import Copies, recursive_functions
 from stretto.passes.manager import Target
 from stretto.passes.parallel_loops import (
     GAIN,
-    callable_apart,
     called_bodies,
     copy_functions,
-    functions_apart,
+    functions_in_parallel_loops,
     is_local,
     parallel_loop,
+    unit_local_functions,
     zero_rows,
 )
 from stretto.text import seconds_text
@@ -94,8 +94,8 @@ class ForkCalls:
     name: ClassVar[str] = "fork_calls"
 
     def apply(self, program: Program) -> bool:
-        functions = callable_apart(program) & _come_to_recursion(program)
-        together = program.functions.keys() - functions - functions_apart(program)
+        functions = unit_local_functions(program) & _come_to_recursion(program)
+        together = program.functions.keys() - functions - functions_in_parallel_loops(program)
         changed = False
         for name in sorted(together):
             changed |= self._in_block(program.functions[name].body, program, functions, deep=True)
@@ -247,7 +247,7 @@ def forked(fork: Fork) -> list[Op]:
     location = calls[0].location
     zeros = zero_rows(len(calls), calls[0].results)
     index = Value(INDEX, "t")
-    ops, handed = _one_of(fork.branches, index, 0)
+    ops, handed = _dispatch(fork.branches, index, 0)
     inits = [op.result for op in zeros]
     loop = parallel_loop((0, len(calls), 1), index, ops, handed, inits, location)
     rows = [
@@ -265,7 +265,7 @@ def _row(of: Value, number: int, value: Value, call: CallOp) -> Op:
     return row
 
 
-def _one_of(
+def _dispatch(
     branches: Sequence[tuple[Sequence[Op], CallOp]], index: Value, number: int
 ) -> tuple[list[Op], tuple[Value, ...]]:
     """Return ops that run the branch whose number is `index`, among those from `number` on, and
@@ -276,7 +276,7 @@ def _one_of(
     if not others:
         return [*before, own], own.results
     first = tensor_op("aten.eq.Scalar", index, number)
-    ops, handed = _one_of(others, index, number + 1)
+    ops, handed = _dispatch(others, index, number + 1)
     results = tuple(Value(value.type, value.hint) for value in own.results)
     branch = IfOp(
         first.result,

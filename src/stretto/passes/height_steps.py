@@ -32,8 +32,15 @@ from stretto.ir.rewrite import clone_op
 from stretto.ir.sizes import Size
 from stretto.ir.types import INDEX, Dim, TensorType
 from stretto.passes.batch_loops import fresh_symbol
-from stretto.passes.batching.rules import Batch, Stays, rule_for
-from stretto.passes.recursion_walk import BaseRow, Lists, Recursion, base_row, length_of, walk_of
+from stretto.passes.batching.rules import Batch, NotBatchable, rule_for
+from stretto.passes.recursion_walk import (
+    BaseCaseRow,
+    Lists,
+    Recursion,
+    base_row,
+    length_of,
+    walk_of,
+)
 
 # ---- Sorting of small integers, as many as the run decides, by ops that every machine has.
 
@@ -148,7 +155,7 @@ class HeightBlocks:
     rows: int
 
     @property
-    def row(self) -> BaseRow | None:
+    def row(self) -> BaseCaseRow | None:
         """The row that activations without calls return, if the walk does not store it."""
         return None
 
@@ -331,17 +338,17 @@ class HeightBlocks:
         return out.emit("aten.index_select.default", at.pools[number], 0, rows)
 
     def rest(self, out: Batch, count: int) -> None:
-        """Emit the rest of the activations for `count` rows. Raises Stays if an op cannot be
+        """Emit the rest of the activations for `count` rows. Raises NotBatchable if an op cannot be
         batched."""
         for op in self.parts.rest:
             rule = rule_for(op.target)
             if rule is None:
-                raise Stays(f"`{op.target}` has no batched form")
+                raise NotBatchable(f"`{op.target}` has no batched form")
             twins = rule(out, op)
             for value, twin in zip(op.results, twins, strict=True):
                 wanted = TensorType(value.tensor.dtype, (count, *value.tensor.shape))
                 if twin.type != wanted:
-                    raise Stays(f"the result in rows would be {twin.type}, not {wanted}")
+                    raise NotBatchable(f"the result in rows would be {twin.type}, not {wanted}")
                 twin.hint = twin.hint or value.hint
                 out.twins[value] = twin
 
@@ -386,7 +393,7 @@ class HeightSteps(HeightBlocks):
     unused."""
 
     @property
-    def row(self) -> BaseRow | None:
+    def row(self) -> BaseCaseRow | None:
         return base_row(self.parts)
 
     def lists(self) -> Lists:

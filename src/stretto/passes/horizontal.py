@@ -167,11 +167,7 @@ def _fused(constants: Constants, members: list[Member]) -> list[Op]:
     """Return the fused contraction and the slices that define the members' results."""
     first = members[0]
     weights = [item.weight.detach() for item in members]
-    weight = constants.derived(
-        "joined_weight",
-        [first.weight_dim, *weights],
-        lambda: torch.cat(weights, first.weight_dim).contiguous(),
-    )
+    weight = constants.derived("joined_weight", _joined, first.weight_dim, *weights)
     ops: list[Op] = [weight]
     bias_op = _joined_bias(constants, members)
     if bias_op is not None:
@@ -195,12 +191,15 @@ def _joined_bias(constants: Constants, members: list[Member]) -> ConstantOp | No
     one."""
     if all(item.bias is None for item in members):
         return None
-    parts = [
-        item.weight.new_zeros(item.outputs) if item.bias is None else item.bias.detach()
-        for item in members
-    ]
-    sources = [
-        item.outputs if item.bias is None else part
-        for item, part in zip(members, parts, strict=True)
-    ]
-    return constants.derived("joined_bias", sources, lambda: torch.cat(parts))
+    parts = [item.outputs if item.bias is None else item.bias.detach() for item in members]
+    return constants.derived("joined_bias", _joined_parts, *parts)
+
+
+def _joined(dim: int, *weights: torch.Tensor) -> torch.Tensor:
+    return torch.cat(weights, dim).contiguous()
+
+
+def _joined_parts(*parts: torch.Tensor | int) -> torch.Tensor:
+    """A number stands for so many zeros."""
+    like = next(part for part in parts if isinstance(part, torch.Tensor))
+    return torch.cat([like.new_zeros(part) if isinstance(part, int) else part for part in parts])

@@ -30,9 +30,9 @@ from stretto.ir.types import TensorType
 from stretto.ops.infer import tensor_op
 from stretto.passes.analyses.ops import (
     any_may_stop,
+    dependents,
     elements,
     keeps_types,
-    made_from,
     seconds,
     seconds_of_all,
     usual,
@@ -75,7 +75,7 @@ def _batched(program: Program) -> set[Op]:
     found: set[Op] = set()
     for loop in program.walk():
         if isinstance(loop, ForOp):
-            waiting = made_from(loop.body.ops, loop.carried)
+            waiting = dependents(loop.body.ops, loop.carried)
             found.update(op for op in loop.body.ops if isinstance(op, IfOp) and op not in waiting)
     return found
 

@@ -41,11 +41,11 @@ from stretto.ir.symbols import symbols_bound_by
 from stretto.ir.types import FLAG
 from stretto.passes.analyses.ops import (
     any_may_stop,
+    backward_slice,
+    dependents,
     keeps_types,
-    made_from,
     may_stop,
     names_own_sizes,
-    needed_for,
 )
 from stretto.remarks import Remarks
 
@@ -118,8 +118,8 @@ def _merged(block: Block, first: int, second: int) -> list[Op] | str:
         return "an arm names the sizes of the results of a branch differently"
     if any(symbols_bound_by(op) for op in between if not isinstance(op, IfOp)):
         return "an op between it and the previous branch on the same condition binds a size"
-    wanted = needed_for(between, (value for arm in other.blocks for value in free_values(arm)))
-    after_one = made_from(between, one.results)
+    wanted = backward_slice(between, (value for arm in other.blocks for value in free_values(arm)))
+    after_one = dependents(between, one.results)
     copied = [op for op in between if op in wanted and op in after_one]
     before = [op for op in between if op in wanted and op not in after_one]
     behind = [op for op in between if op not in wanted]

@@ -58,10 +58,10 @@ from stretto.ops.infer import tensor_op
 from stretto.ops.properties import stop_reason
 from stretto.passes.analyses.loops import loop_dependence, normalise
 from stretto.passes.analyses.ops import (
-    made_from,
+    backward_slice,
+    dependents,
     names_own_sizes,
     nbytes,
-    needed_for,
     reads,
     run_seconds,
     usual,
@@ -89,7 +89,7 @@ class ParallelLoops:
 
     def apply(self, program: Program) -> bool:
         changed = False
-        apart = functions_apart(program)
+        apart = functions_in_parallel_loops(program)
         for name, function in program.functions.items():
             if name not in apart:
                 changed |= self._in_block(function.body, program)
@@ -118,7 +118,7 @@ class ParallelLoops:
         normalise(loop)
         parts = self._parts(loop, program)
         apart = parts.apart
-        sent = handed_over(loop, apart)
+        sent = transferred(loop, apart)
         if parts.are_parallel_already(loop):
             sent = ()
         elif not sent:
@@ -137,12 +137,14 @@ class ParallelLoops:
         """Choose the ops that move to the parallel loop. They run before all that stay, so they
         may stop the run or not end only if no op that stays could have stopped it earlier."""
         if self.target is None or self.target.costs.in_turn:
-            functions = callable_apart(program)
+            functions = unit_local_functions(program)
             parts = Parts.of(loop, lambda op: is_local(op, functions))
-            if all(map(_is_sure, parts.computed(loop))):
+            if all(map(_always_completes, parts.computed(loop))):
                 return parts
         parts = Parts.of(loop, lambda op: is_local(op) and not _stops(op))
-        return Parts.of(loop, _is_sure) if any(map(_stops, parts.computed(loop))) else parts
+        return (
+            Parts.of(loop, _always_completes) if any(map(_stops, parts.computed(loop))) else parts
+        )
 
     def _why_not(self, loop: ForOp) -> str | None:
         if self.target is None and not self.always:
@@ -207,7 +209,7 @@ class Parts:
         repeated = {op for op in ops if op in planner.repeated}
         own = {op for op in ops if names_own_sizes(op, [loop.body]) or not may_run_apart(op)}
         stay = [op for op in ops if op in own and op not in repeated]
-        late = made_from(ops, [*loop.carried, *(value for op in stay for value in op.results)])
+        late = dependents(ops, [*loop.carried, *(value for op in stay for value in op.results)])
         rest = tuple(op for op in ops if op in late or op in stay)
         return cls({*ops} - repeated - {*rest}, repeated, rest)
 
@@ -272,7 +274,7 @@ def _stops(op: Op) -> bool:
     )
 
 
-def _is_sure(op: Op) -> bool:
+def _always_completes(op: Op) -> bool:
     """True if an op is local, always ends, and does not stop the run."""
     endless = any(isinstance(item, WhileOp) for item in _with_inner(op))
     return is_local(op) and not _stops(op) and not endless
@@ -283,7 +285,7 @@ def _with_inner(op: Op) -> list[Op]:
 
 
 # ---- functions ---------------------------------------------------------------------------------
-def callable_apart(program: Program) -> frozenset[str]:
+def unit_local_functions(program: Program) -> frozenset[str]:
     """The functions that a unit may run by itself: with all their callees, they have only tensors
     of fixed sizes, no lists, no parallel loops and no random draws."""
     callees = {name: _callees(function.body) for name, function in program.functions.items()}
@@ -309,7 +311,7 @@ def _callees(block: Block) -> set[str]:
     return {op.function for op in block.walk() if isinstance(op, CallOp)}
 
 
-def functions_apart(program: Program) -> set[str]:
+def functions_in_parallel_loops(program: Program) -> set[str]:
     """The functions that parallel loops call, directly or through others."""
     loops = (op for one in program.functions.values() for op in one.body.walk())
     found = [called_from(program, op) for op in loops if isinstance(op, ForOp) and op.parallel]
@@ -324,7 +326,7 @@ def called_bodies(program: Program, ops: Iterable[Op]) -> list[Block]:
 
 def copy_functions(program: Program) -> None:
     """Give parallel loops a copy of each function that other code also calls."""
-    apart = functions_apart(program)
+    apart = functions_in_parallel_loops(program)
     others = (program.functions[name].body for name in program.functions.keys() - apart)
     calls = [op for body in others for op in outside_parallel(body)]
     shared = apart & {op.function for op in calls}.union(*(called_from(program, o) for o in calls))
@@ -349,7 +351,7 @@ def _redirect(block: Block, names: dict[str, str]) -> None:
             op.function = names.get(op.function, op.function)
 
 
-def handed_over(loop: ForOp, apart: set[Op]) -> tuple[Value, ...]:
+def transferred(loop: ForOp, apart: set[Op]) -> tuple[Value, ...]:
     """Values of ops in `apart` that the rest of the iteration, or its yields, read."""
     made = {value for op in apart for value in op.results}
     wanted = [value for op in loop.body.ops if op not in apart for value in reads(op)]
@@ -372,7 +374,9 @@ def _parallel_loop(
     index = Value(loop.index.type, loop.index.hint)
     mapping = {loop.index: index}
     stopping = [op for op in loop.body.ops if op in apart and _stops(op)]
-    needed = needed_for(loop.body.ops, [*sent, *(value for op in stopping for value in reads(op))])
+    needed = backward_slice(
+        loop.body.ops, [*sent, *(value for op in stopping for value in reads(op))]
+    )
     needed.update(stopping)
     ops = [clone_op(op, mapping) for op in loop.body.ops if op in needed]
     handed = [mapping[value] for value in sent]
@@ -421,7 +425,7 @@ def _rest_loop(loop: ForOp, parts: Parts, rows: dict[Value, Value]) -> ForOp:
         op.results = (value,)
         op.location = loop.location
     left = [op for op in loop.body.ops if op not in parts.apart]
-    needed = needed_for(left, loop.body.yields)
+    needed = backward_slice(left, loop.body.yields)
     left = [op for op in left if op in needed or op not in parts.repeated]
     loop.body.ops = [*items.values(), *left]
     return loop

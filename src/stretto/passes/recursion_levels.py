@@ -34,7 +34,7 @@ from typing import ClassVar
 
 from stretto.errors import VerifyError
 from stretto.ir.core import Function, Program
-from stretto.passes.batching.rules import Stays
+from stretto.passes.batching.rules import NotBatchable
 from stretto.passes.height_steps import HeightBlocks, HeightSteps
 from stretto.passes.inline import recursive_functions
 from stretto.passes.manager import Target
@@ -75,7 +75,7 @@ class RecursionLevels:
         levels = kind(program, parts, walk, costs.level_rows)
         try:
             computed = levels.function()
-        except (Stays, VerifyError) as reason:
+        except (NotBatchable, VerifyError) as reason:
             return f"the ops after its calls cannot be batched: {reason}"
         program.functions[walk] = Function(walk, levels.walk_block())
         program.functions[function.name] = computed

@@ -17,7 +17,7 @@ from stretto.ir.symbols import symbols_of_op
 from stretto.ir.types import INDEX, ListType, TensorType, Type
 from stretto.ops.positions import positions_of
 from stretto.ops.properties import is_contraction
-from stretto.passes.analyses.ops import keeps_types, made_from, may_stop, nbytes, usual
+from stretto.passes.analyses.ops import dependents, keeps_types, may_stop, nbytes, usual
 from stretto.passes.batching.rules import Batch
 from stretto.passes.inline import recursive_functions
 
@@ -88,7 +88,7 @@ def _parts(function: Function, branch: IfOp, arm: Block, calls: list[CallOp]) ->
     if len(calls) < 2:
         return "it calls itself once"
     given = [value for call in calls for value in call.results]
-    waiting = made_from(arm.ops, given)
+    waiting = dependents(arm.ops, given)
     if any(call in waiting for call in calls):
         return "a call needs the result of another"
     rest: list[TensorOp] = []
@@ -146,7 +146,7 @@ def _name(op: Op) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class BaseRow:
+class BaseCaseRow:
     """A row that activations without calls return: row `index` of parameters with `size` rows.
 
     sources: the parameter of each result. ops: the ops that read the rows.
@@ -158,7 +158,7 @@ class BaseRow:
     ops: tuple[TensorOp, ...]
 
 
-def base_row(parts: Recursion) -> BaseRow | None:
+def base_row(parts: Recursion) -> BaseCaseRow | None:
     """Return the row that activations without calls return; None if their results are not such a
     row."""
     ops = (*parts.function.body.ops, *parts.base.ops)
@@ -178,7 +178,7 @@ def base_row(parts: Recursion) -> BaseRow | None:
     if not isinstance(index, Value) or not isinstance(size, int):
         return None
     given = tuple(source for source in sources if isinstance(source, Value))
-    return BaseRow(index, size, given, tuple(found))
+    return BaseCaseRow(index, size, given, tuple(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class Lists:
     bases: tuple[Value, ...]
 
     @classmethod
-    def of(cls, parts: Recursion, row: BaseRow | None = None, *, packed: bool = False) -> Lists:
+    def of(cls, parts: Recursion, row: BaseCaseRow | None = None, *, packed: bool = False) -> Lists:
         """Return new lists for a recursion. row: the results of activations without calls if they
         are not recorded. packed: the numbers are rows of one list."""
 
@@ -237,7 +237,7 @@ class Lists:
         return {self.numbers[0]: ops.emit("stretto.number_row.default", tuple(numbers))}
 
 
-def walk_of(parts: Recursion, name: str, lists: Lists, row: BaseRow | None) -> Block:
+def walk_of(parts: Recursion, name: str, lists: Lists, row: BaseCaseRow | None) -> Block:
     """Return the block of the walk, made by changing the function's own, with the lists as last
     parameters."""
     branch, body = parts.branch, parts.function.body
@@ -280,7 +280,7 @@ def _walk_arm(parts: Recursion, name: str, lists: Lists) -> None:
     arm.ops = out.ops
 
 
-def _walk_base(parts: Recursion, lists: Lists, row: BaseRow | None) -> None:
+def _walk_base(parts: Recursion, lists: Lists, row: BaseCaseRow | None) -> None:
     base = parts.base
     if row is not None:
         for block in (parts.function.body, base):
@@ -303,7 +303,7 @@ def length_of(out: Batch, list: Value) -> Value:
     return out.add(ListLengthOp(list, results=(Value(INDEX),))).results[0]
 
 
-def _checked(op: Op, row: BaseRow) -> list[Op]:
+def _checked(op: Op, row: BaseCaseRow) -> list[Op]:
     """Return the op, preceded by the check of its position if it reads a base row; the check must
     stay in its order."""
     if not isinstance(op, TensorOp) or op not in row.ops:

@@ -24,11 +24,11 @@ ROW_BY_ROW = frozenset(("aten.linear.default", "aten.mm.default", "aten.addmm.de
 row of an operand."""
 
 
-class NoRow(Exception):
+class NotRowWise(Exception):
     """A single step of a value cannot be computed alone; the message gives the reason."""
 
 
-def leads(value: Value, steps: Dim) -> bool:
+def has_leading_dim(value: Value, steps: Dim) -> bool:
     """True if the value is a tensor whose leading dim is `steps`."""
     return isinstance(value.type, TensorType) and value.tensor.shape[:1] == (steps,)
 
@@ -52,10 +52,10 @@ def stacked_lists(
         seen.add(current)
         op = makers.get(current)
         if op is None:
-            raise NoRow("it is read as a whole")
+            raise NotRowWise("it is read as a whole")
         if isinstance(op, ListStackOp):
-            if not leads(op.result, steps):
-                raise NoRow("the list has another number of items")
+            if not has_leading_dim(op.result, steps):
+                raise NotRowWise("the list has another number of items")
             found.add(op.list)
             continue
         stack.extend(_row_operands(op, current, dependent, steps))
@@ -65,14 +65,14 @@ def stacked_lists(
 def _row_operands(op: Op, result: Value, dependent: Set[Value], steps: Dim) -> list[Value]:
     """Return the operands of which a row of the result needs the same row. Raises NoRow if it
     needs more."""
-    if not isinstance(op, TensorOp) or not leads(result, steps):
-        raise NoRow(f"{op.name} does not make one row per step")
+    if not isinstance(op, TensorOp) or not has_leading_dim(result, steps):
+        raise NotRowWise(f"{op.name} does not make one row per step")
     if (reason := stay_reason(op)) is not None:
-        raise NoRow(reason)
+        raise NotRowWise(reason)
     rows = list(dict.fromkeys(value for value in op.operands if value in dependent))
     for value in rows:
-        if not leads(value, steps) or value.tensor.rank != result.tensor.rank:
-            raise NoRow(f"`{op.target}` reads more than one row")
+        if not has_leading_dim(value, steps) or value.tensor.rank != result.tensor.rank:
+            raise NotRowWise(f"`{op.target}` reads more than one row")
     require_row_by_row(op, rows)
     return rows
 
@@ -83,9 +83,9 @@ def require_row_by_row(op: TensorOp, rows: list[Value]) -> None:
     for parameter, item in named_arguments(op.target, op.args, op.kwargs):
         names[parameter.name] = item
         if isinstance(item, tuple) and parameter.is_tensor:
-            raise NoRow(f"`{op.target}` takes a list of tensors")
+            raise NotRowWise(f"`{op.target}` takes a list of tensors")
         if not parameter.is_tensor and argument_values(item):
-            raise NoRow(f"`{op.target}` takes a number that the run computes")
+            raise NotRowWise(f"`{op.target}` takes a number that the run computes")
     first = next(iter(names.values()))
     match properties(op.target).batching:
         case ElementByElement() if properties(op.target).elementwise:
@@ -104,7 +104,7 @@ def require_row_by_row(op: TensorOp, rows: list[Value]) -> None:
                     return
         case _:
             pass
-    raise NoRow(f"`{op.target}` does not treat its operand row by row")
+    raise NotRowWise(f"`{op.target}` does not treat its operand row by row")
 
 
 def _spares_first(dims: Argument, rank: int, none_is_all: bool) -> bool:
@@ -163,7 +163,9 @@ class Rows:
         """Return the row of an operand, or the operand itself if it is the same for all rows."""
         if value in self.makers:
             return self.row(value)
-        is_wide = value.tensor.rank == op.results[0].tensor.rank and leads(value, self.steps)
+        is_wide = value.tensor.rank == op.results[0].tensor.rank and has_leading_dim(
+            value, self.steps
+        )
         if not is_wide or not properties(op.target).elementwise:
             return value
         if value not in self.made:

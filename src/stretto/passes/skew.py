@@ -38,7 +38,7 @@ from stretto.ir.types import ListType, TensorType
 from stretto.ops.infer import tensor_op
 from stretto.passes.manager import Target
 from stretto.passes.rows import Rows
-from stretto.passes.skew_plan import Group, Stage, Surroundings, find_groups, pushed, why_in_turn
+from stretto.passes.skew_plan import Group, Stage, Surroundings, find_groups, pushed, why_sequential
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,12 @@ class Skew:
     def _why_in_turn(self, group: Group) -> str | None:
         if self.always:
             return None
-        return "no machine is known" if self.target is None else why_in_turn(group, self.target)
+        return "no machine is known" if self.target is None else why_sequential(group, self.target)
 
 
 def skew(group: Group, block: Block, body: Block) -> None:
     """Replace the loops of a group of a block by one loop. body: the body of the function."""
-    made = _Skewed(group, users(body), frozenset(uses(body)))
+    made = _SkewBuilder(group, users(body), frozenset(uses(body)))
     new = made.ops()
     gone = {stage.loop for stage in group.stages}
     place = block.ops.index(group.stages[-1].loop) + 1
@@ -88,7 +88,7 @@ def skew(group: Group, block: Block, body: Block) -> None:
 
 
 @dataclass(slots=True)
-class _Skewed:
+class _SkewBuilder:
     """The new loop under construction.
 
     used: all values that are read. index: the index of the new loop. carried: its carried

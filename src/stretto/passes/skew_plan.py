@@ -16,7 +16,7 @@ from stretto.ops.effects import has_effect, may_have_effect
 from stretto.ops.properties import is_contraction, is_view
 from stretto.passes.hoist import stay_reason
 from stretto.passes.manager import PassCosts, Target
-from stretto.passes.rows import NoRow, stacked_lists
+from stretto.passes.rows import NotRowWise, stacked_lists
 from stretto.text import seconds_text
 
 
@@ -68,7 +68,7 @@ class Group:
             return {value}
         found = stacked_lists(value, self.makers, self.dependent, self.trips)
         if not found <= self.lists.keys():
-            raise NoRow("it reads a list that another loop fills")
+            raise NotRowWise("it reads a list that another loop fills")
         return found
 
     def depends(self, op: Op) -> bool:
@@ -131,9 +131,9 @@ def _join(group: Group, loop: ForOp) -> bool | str:
         return "it has another number of iterations"
     try:
         reads = _reads(group, loop)
-    except NoRow as reason:
+    except NotRowWise as reason:
         return f"it reads more than the same step of the loop before: {reason}"
-    if (reason := _why_not_again(loop, reads)) is not None:
+    if (reason := _why_no_extra_iterations(loop, reads)) is not None:
         return reason
     group.add(loop, reads)
     return True
@@ -143,7 +143,7 @@ def _reads(group: Group, loop: ForOp) -> dict[Op, Value]:
     """Return the ops that read one step of a value that depends on the group, with that value.
     Raises NoRow."""
     if not group.dependent.isdisjoint(loop.operands):
-        raise NoRow("a carried value starts with a result of it")
+        raise NotRowWise("a carried value starts with a result of it")
     found: dict[Op, Value] = {}
     for op in loop.body.ops:
         read = [value for value in free_values_of_op(op) if value in group.dependent]
@@ -151,11 +151,11 @@ def _reads(group: Group, loop: ForOp) -> dict[Op, Value]:
             continue
         source = _step_read(op, loop)
         if source is None or read != [source]:
-            raise NoRow(f"`{op.name}` does not read one step")
+            raise NotRowWise(f"`{op.name}` does not read one step")
         group.sources(source)
         found[op] = source
     if not group.dependent.isdisjoint(loop.body.yields):
-        raise NoRow("an iteration yields a result of it")
+        raise NotRowWise("an iteration yields a result of it")
     return found
 
 
@@ -197,7 +197,7 @@ def why_not(loop: ForOp, around: Surroundings) -> str | None:
         return "it does not count from 0 in steps of 1"
     if has_effect(loop):
         return "it has a check or a draw"
-    if (reason := _why_not_again(loop)) is not None:
+    if (reason := _why_no_extra_iterations(loop)) is not None:
         return reason
     for place, value in enumerate(loop.carried):
         reason = _why_no_list(loop, place, around)
@@ -206,7 +206,7 @@ def why_not(loop: ForOp, around: Surroundings) -> str | None:
     return None
 
 
-def _why_not_again(loop: ForOp, reads: Collection[Op] = ()) -> str | None:
+def _why_no_extra_iterations(loop: ForOp, reads: Collection[Op] = ()) -> str | None:
     """Return why an iteration must not run on other values than those of the loop, or None.
 
     An op that depends only on the index may run again: it then does the same as in the first or
@@ -280,7 +280,7 @@ class Products:
         return Products(self.operations + other.operations, self.nbytes + other.nbytes, chain)
 
 
-def why_in_turn(group: Group, target: Target) -> str | None:
+def why_sequential(group: Group, target: Target) -> str | None:
     """Return why the loops of a group should run in sequence, or None. Both ways are also
     estimated for a single unit, which never waits."""
     if target.is_alone:
@@ -289,8 +289,8 @@ def why_in_turn(group: Group, target: Target) -> str | None:
         if any(not isinstance(op, IfOp) for op in stage.loop.body.walk() if op.blocks):
             return "there are loops or calls in its steps"
     ways = {target, target if target.costs.uniform else Target(target.costs, 1)}
-    in_turn = min(seconds_in_turn(group, way) for way in ways)
-    at_once = min(seconds_at_once(group, way) for way in ways)
+    in_turn = min(sequential_seconds(group, way) for way in ways)
+    at_once = min(skewed_seconds(group, way) for way in ways)
     if at_once * (RAMP_GAIN if group.ramp else 1.0) < in_turn:
         return None
     return (
@@ -299,7 +299,7 @@ def why_in_turn(group: Group, target: Target) -> str | None:
     )
 
 
-def seconds_in_turn(group: Group, target: Target) -> float:
+def sequential_seconds(group: Group, target: Target) -> float:
     """Estimate the seconds of the loops in sequence; the ops between them run for all steps at
     once."""
     costs, total = target.costs, 0.0
@@ -312,7 +312,7 @@ def seconds_in_turn(group: Group, target: Target) -> float:
     return total
 
 
-def seconds_at_once(group: Group, target: Target) -> float:
+def skewed_seconds(group: Group, target: Target) -> float:
     """Estimate the seconds of all loops in one."""
     costs, whole = target.costs, Products()
     for stage in group.stages:

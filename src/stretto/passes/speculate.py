@@ -28,11 +28,11 @@ from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import CallOp, ConstantOp, IfOp, LiteralOp, TensorOp
 from stretto.ir.rewrite import all_blocks, defined_values
 from stretto.passes.analyses.ops import (
-    made_from,
+    backward_slice,
+    dependents,
     may_stop,
     names_own_sizes,
     nbytes,
-    needed_for,
     seconds,
     usual,
 )
@@ -91,12 +91,12 @@ class _Speculation:
 
     def begun(self, branch: IfOp, straight: Sequence[Op]) -> list[Op]:
         """Remove ops from the arms of a branch and return them, to run before it."""
-        chain = needed_for(straight, (branch.condition,))
+        chain = backward_slice(straight, (branch.condition,))
         left = _Budget(self.idle(straight, chain), self.costs.speculated_bytes)
         least = max(_WAITS * self.costs.wait_seconds, self.costs.wake_seconds)
         if not left.seconds >= least:  # it is NaN if a cost is not known
             return []
-        late = {value for op in made_from(straight, _made(chain)) | chain for value in op.results}
+        late = {value for op in dependents(straight, _made(chain)) | chain for value in op.results}
         taken: list[Op] = []
         for arm in branch.blocks:
             taken += self.from_arm(branch, arm, late, left)

@@ -65,6 +65,12 @@ class Concatenated:
     linear: Linear
     parts: tuple[Value, ...]
 
+    def columns(self, place: int) -> tuple[int, int]:
+        """Where the columns of the weight for a part begin and end."""
+        widths = [part.tensor.shape[-1] for part in self.parts[: place + 1]]
+        *before, own = (width for width in widths if isinstance(width, int))
+        return sum(before), sum(before) + own
+
 
 def concatenated(op: Op, constants: Constants) -> Concatenated | str:
     """Return the op as a product of concatenated values, or the reason why it is none."""
@@ -169,9 +175,8 @@ def _product(
     """Append to `ops` the product of some of the parts with their columns of the weight, and
     return it."""
     parts = tuple(found.parts[place] for place in places)
-    weight = constants.derived(
-        "weight_columns", [found.linear.weight, *places], lambda: _columns(found, places)
-    )
+    blocks = (block for place in places for block in found.columns(place))
+    weight = constants.derived("weight_columns", _columns, found.linear.weight, *blocks)
     ops.append(weight)
     operands = [parts[0], weight.result]
     if len(parts) > 1:
@@ -179,13 +184,13 @@ def _product(
         operands[0] = ops[-1].result
     bias = found.linear.bias
     if with_bias and bias is not None:
-        ops.append(constants.derived("bias", [bias], bias.detach))
+        ops.append(constants.derived("bias", torch.detach, bias))
         operands.append(ops[-1].result)
     ops.append(tensor_op("aten.linear.default", *operands))
     return ops[-1].result
 
 
-def _columns(found: Concatenated, places: list[int]) -> torch.Tensor:
-    widths = [part.tensor.shape[-1] for part in found.parts]
-    blocks = found.linear.weight.detach().split([w for w in widths if isinstance(w, int)], 1)
-    return torch.cat([blocks[place] for place in places], 1).contiguous()
+def _columns(weight: torch.Tensor, *blocks: int) -> torch.Tensor:
+    """The blocks of columns that begin and end there."""
+    pairs = zip(blocks[::2], blocks[1::2], strict=True)
+    return torch.cat([weight.detach()[:, start:stop] for start, stop in pairs], 1).contiguous()

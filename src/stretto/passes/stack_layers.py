@@ -35,7 +35,7 @@ from stretto.ir.types import TensorType
 from stretto.ops.arguments import value_argument
 from stretto.ops.infer import tensor_op
 from stretto.ops.properties import is_random, stop_reason
-from stretto.passes.batching.rules import Batch, Stays, rule_for
+from stretto.passes.batching.rules import Batch, NotBatchable, rule_for
 from stretto.passes.manager import Target
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -62,7 +62,7 @@ class StackLayers:
                         if isinstance(made, str):
                             program.remarks.decline(self.name, "for", made, loop.location)
                             break
-                        loop = _put(made, loop, block, function.body)
+                        loop = _replace_loop(made, loop, block, function.body)
                         changed = True
         return changed
 
@@ -94,7 +94,7 @@ class Made:
     results: dict[Value, Value]
 
 
-def _put(made: Made, loop: ForOp, block: Block, body: Block) -> ForOp:
+def _replace_loop(made: Made, loop: ForOp, block: Block, body: Block) -> ForOp:
     place = block.ops.index(loop)
     block.ops[place : place + 1] = [*made.before, made.loop, *made.behind]
     substitute(body, made.results)
@@ -113,7 +113,7 @@ def _stacked(loop: ForOp, body: Block, least: int) -> Made | str | None:
         for end in range(len(layers), least - 1, -1):  # the last ones may follow another layer
             try:
                 return _Stack(loop, layers[:end], frozenset(uses(body))).made()
-            except Stays as why:
+            except NotBatchable as why:
                 reason = reason or str(why)
             except VerifyError as error:
                 reason = reason or error.message
@@ -254,7 +254,7 @@ class _Stack:
         if all(value in makers for value in values):
             return self.compared([makers[value] for value in values])
         if any(value in makers or value in self.loop.carried for value in values):
-            raise Stays("layers read values of different kinds")
+            raise NotBatchable("layers read values of different kinds")
         return self.put_before("aten.stack.default", tuple(values), 0)
 
     def handed_over(self, places: list[int]) -> Value:
@@ -265,7 +265,7 @@ class _Stack:
                 return self.rows(key, self.offset(key))
             if carried[:-1] == places[1:] and self.heads.get(key) == places[0]:
                 return self.rows(key, 0)
-        raise Stays("layers read carried values that are not those of the previous layer")
+        raise NotBatchable("layers read carried values that are not those of the previous layer")
 
     def rows(self, key: Yield, start: int) -> Value:
         if key not in self.heads:
@@ -284,7 +284,7 @@ class _Stack:
         step = found[1][2] - start if found[1] else 0
         wanted = [(name, number, start + n * step) for n in range(len(found))]
         if number is None or not step or found != wanted:
-            raise Stays("layers do other things with the loop's index")
+            raise NotBatchable("layers do other things with the loop's index")
         key = name, number, start, step
         if key not in self.comparisons:
             stop = start + len(found) * step
@@ -303,7 +303,7 @@ class _Stack:
             return
         rule = rule_for(op.target)
         if rule is None:
-            raise Stays(f"`{op.target}` has no batched form")
+            raise NotBatchable(f"`{op.target}` has no batched form")
         batch.twins.update(zip(op.results, rule(batch, op), strict=True))
 
     def linear_of_a_row(self, op: TensorOp) -> Value | None:
@@ -345,7 +345,7 @@ class _Stack:
         rows = [op for op in rows if op.results[0] in read]
         yields = [renamed.get(value, value) for value in loop.body.yields]
         following = [self.following(key, yields) for key in self.carried]
-        substitute(inside, renamed)  # the first change of the old loop; no Stays after this
+        substitute(inside, renamed)  # the first change of the old loop; no NotBatchable after this
         body = Block(
             (loop.index, *(loop.carried[n] for n in kept), *self.params.values()),
             [*rows, *inside.ops, *self.batch.ops],

@@ -39,7 +39,7 @@ from stretto.ops.infer import named_arguments, tensor_op
 from stretto.ops.properties import is_contraction, is_view, properties, stay_reason
 from stretto.passes.analyses.loops import normalise, replace_loops
 from stretto.passes.manager import Target
-from stretto.passes.rows import ROW_BY_ROW, NoRow, leads, require_row_by_row
+from stretto.passes.rows import ROW_BY_ROW, NotRowWise, has_leading_dim, require_row_by_row
 from stretto.passes.skew_plan import loop_products, products_by_row, step_seconds
 
 
@@ -83,7 +83,7 @@ class StripMine:
         plan = plan_of(loop, trips, body)
         if isinstance(plan, str):
             return plan
-        plan.rows = self.rows or usual_rows(trips)
+        plan.rows = self.rows or block_rows(trips)
         if not at_most(plan.rows + 1, trips):
             return f"it is not known to have more than {plan.rows} iterations"
         return self._why_not(plan) or plan
@@ -112,7 +112,7 @@ class StripMine:
         return None
 
 
-def usual_rows(trips: Dim) -> int:
+def block_rows(trips: Dim) -> int:
     """Return the iterations of a block: enough for an efficient product, few enough for a small
     buffer, and a divisor of the trip count if there is one."""
     if isinstance(trips, int):
@@ -180,7 +180,7 @@ def _read_by_row(
             source, dim, place = op.args
             if not isinstance(source, Value) or dim != 0 or place is not loop.index:
                 continue
-            if leads(source, trips):
+            if has_leading_dim(source, trips):
                 found.setdefault(source, []).append(op)
     return found
 
@@ -195,7 +195,7 @@ def _is_row_by_row(op: Op, trips: Dim) -> bool:
     """True if a block of rows of the result depends on only the same rows of some operands."""
     if not isinstance(op, TensorOp) or len(op.results) != 1 or is_view(op):
         return False
-    if not leads(op.result, trips) or stay_reason(op) is not None:
+    if not has_leading_dim(op.result, trips) or stay_reason(op) is not None:
         return False
     rows = row_operands(op, trips)
     if not rows or any(value.tensor.rank != op.result.tensor.rank for value in rows):
@@ -204,7 +204,7 @@ def _is_row_by_row(op: Op, trips: Dim) -> bool:
         return False
     try:
         require_row_by_row(op, rows)
-    except NoRow:
+    except NotRowWise:
         return False
     return True
 
@@ -221,7 +221,7 @@ def row_operands(op: Op, trips: Dim) -> list[Value]:
         name = "mat1" if op.target == "aten.addmm.default" else given[0][0]
         given = [(one, item) for one, item in given if one == name]
     rank = op.results[0].tensor.rank
-    found = (item for _, item in given if leads(item, trips) and item.tensor.rank == rank)
+    found = (item for _, item in given if has_leading_dim(item, trips) and item.tensor.rank == rank)
     return list(dict.fromkeys(found))
 
 

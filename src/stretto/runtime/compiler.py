@@ -148,15 +148,15 @@ def compile_shared(
         return SharedObject(found, True, time.perf_counter() - start)
     key = program_key + content_key(" ".join(compiler.command), compiler.version)[:16]
 
-    def unit_of(text: str, path: Path, compiling: tuple[str, ...]) -> _Unit:
+    def unit_of(text: str, path: Path, compiling: tuple[str, ...]) -> _ObjectFile:
         """Return one of the linked sources: the object file of the cache, or the command to build
         it."""
         kept = content_key(text, built_with, *compiler.command, compiler.version)
         found = cache.get(kept, ".o")
         if found is not None:
-            return _Unit(found)
+            return _ObjectFile(found)
         path.write_text(text)
-        return _Unit.made(compiling, path, path.with_suffix(".o"), key=kept)
+        return _ObjectFile.made(compiling, path, path.with_suffix(".o"), key=kept)
 
     def build(product: Path) -> None:
         program = product.with_name("program.cpp")
@@ -165,7 +165,7 @@ def compile_shared(
         compiling = (*compiler.command, *flags, *include)
         command = (*compiling, str(program), "-o", str(product))
         parts = min(len(available_cpus()), _MOST_JOBS) if splits else 0
-        made = list[_Unit]()
+        made = list[_ObjectFile]()
         if linked or splits:
             made = _parts(compiling, program, parts, straight)
             for number, text in enumerate(linked):
@@ -187,7 +187,7 @@ def compile_shared(
 
 
 @dataclass(frozen=True, slots=True)
-class _Unit:
+class _ObjectFile:
     """An object file, and the command that builds it; empty if it exists already. key: its key in
     the cache; empty if it is not cached."""
 
@@ -201,28 +201,30 @@ class _Unit:
     @staticmethod
     def made(
         compiling: tuple[str, ...], source: Path, target: Path, *defines: str, key: str = ""
-    ) -> _Unit:
+    ) -> _ObjectFile:
         words = [word for word in compiling if word != "-shared"]
         command = (*words, *defines, "-c", str(source), "-o", str(target))
-        return _Unit(target, command, key)
+        return _ObjectFile(target, command, key)
 
 
-def _parts(compiling: tuple[str, ...], program: Path, count: int, straight: bool) -> list[_Unit]:
+def _parts(
+    compiling: tuple[str, ...], program: Path, count: int, straight: bool
+) -> list[_ObjectFile]:
     """Return the calling code of a program, which takes longest, and its parts; the whole program
     if `count` is 0."""
     if not count:
-        return [_Unit.made(compiling, program, program.with_name("whole.o"))]
+        return [_ObjectFile.made(compiling, program, program.with_name("whole.o"))]
 
-    def unit(number: int, calls: int, command: tuple[str, ...]) -> _Unit:
+    def unit(number: int, calls: int, command: tuple[str, ...]) -> _ObjectFile:
         words = f"-DSTRETTO_PARTS={count}", f"-DSTRETTO_PART={number}", f"-DSTRETTO_CALLS={calls}"
-        return _Unit.made(command, program, program.with_name(f"part{number}.o"), *words)
+        return _ObjectFile.made(command, program, program.with_name(f"part{number}.o"), *words)
 
     little = tuple("-O1" if word == "-O3" else word for word in compiling)
     calling = unit(count, 1, little if straight else compiling)
     return [calling, *(unit(number, 0, compiling) for number in range(count))]
 
 
-def _side_by_side(linking: tuple[str, ...], units: list[_Unit], jobs: int) -> tuple[str, ...]:
+def _side_by_side(linking: tuple[str, ...], units: list[_ObjectFile], jobs: int) -> tuple[str, ...]:
     """Return a command that builds the object files, `jobs` at a time, and then links them."""
     commands = [shlex.join(unit.command) for unit in units if unit.command]
     lines = ["code=0"]
@@ -362,7 +364,7 @@ def _failure(command: tuple[str, ...], code: int, output: str) -> BuildError:
 # ---- C++ sources of the package: each is built once per cache, and loaded once per process.
 
 
-class Support:
+class NativeLibrary:
     """The library of one source. prepare: called once after it has been loaded. headers: the
     folder of the headers that the source includes."""
 
@@ -403,7 +405,7 @@ class Support:
             return self._loaded
 
 
-def begin(parts: Sequence[Support], options: Options) -> None:
+def build_in_background(parts: Sequence[NativeLibrary], options: Options) -> None:
     """Start to build the libraries that are not being built yet, in the background, one after the
     other, so that a core is left for the caller. `load` waits for them."""
     new = [part for part in parts if part.claim()]

@@ -23,7 +23,7 @@ from stretto.device.expr import Buffer
 from stretto.device.forms import Packing, ProgramInterface
 from stretto.locks import ForkSafeLock
 from stretto.options import Options
-from stretto.runtime.memory_watch import Look, Region, regions_of
+from stretto.runtime.memory_watch import RegionSet, WatchedRegion, regions_of
 from stretto.runtime.memory_watch import load as load_memory_watch
 
 # ---- Layouts of constants for kernels, computed once, when a program is loaded.
@@ -216,7 +216,7 @@ class Copy:
         self,
         source: torch.Tensor,
         layout: Layout,
-        region: Region | None,
+        region: WatchedRegion | None,
         first: Layout | None = None,
     ) -> None:
         self.source = source.detach()
@@ -238,13 +238,15 @@ class Copy:
 _COPIES: weakref.WeakValueDictionary[Hashable, Copy] = weakref.WeakValueDictionary()
 
 
-def copy_of(source: torch.Tensor, packing: Packing | None, region: Region | None) -> Copy:
+def copy_of(source: torch.Tensor, packing: Packing | None, region: WatchedRegion | None) -> Copy:
     """Return the copy of a tensor in a layout, shared by all programs.
 
     packing: None for a contiguous form. region: the memory of the source; None if nothing can
     change it.
     """
-    key = (source.data_ptr(), source.dtype, source.shape, source.stride(), _identity(packing))
+    layout = None if packing is None else packing.layout
+    place = source.data_ptr(), source.dtype, source.shape, source.stride(), source.is_neg()
+    key = place, layout
     found = _COPIES.get(key)
     if found is not None and found.region is region and found.source.data_ptr() == found.address:
         found.refresh()
@@ -265,15 +267,6 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 def _contiguous(source: torch.Tensor) -> torch.Tensor:
     return source.resolve_neg().contiguous()
-
-
-def _identity(packing: Packing | None) -> Hashable:
-    if packing is None:
-        return None
-    return (
-        packing.start, packing.outer, packing.columns, packing.depth, packing.lanes, packing.tile,
-        packing.group,
-    )  # fmt: skip
 
 
 class ConstantTable:
@@ -331,7 +324,7 @@ class CopiesAhead:
             raise self._error
 
 
-class Weights:
+class ConstantFreshness:
     """Tells, on each call, if everything that was made from the content of constants is up to
     date.
 
@@ -345,7 +338,7 @@ class Weights:
         self._folded = regions_of(folded, native)
         self._copies = tuple(copies)
         copied = [copy.region for copy in self._copies if copy.region is not None]
-        self._look = Look((*self._folded, *copied))
+        self._look = RegionSet((*self._folded, *copied))
         self._known = [region.generation for region in self._folded]
         self.is_current = self._check if self._look.regions else _always
 

@@ -24,7 +24,7 @@ POINTER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundCall:
     """A call with its operands. draws: the counter of random draws; None if the call draws none."""
 
     args: list[object]
@@ -33,7 +33,7 @@ class Bound:
     draws: torch.Tensor | None
 
 
-def bound(call: LibraryCall, operands: Sequence[Operand]) -> Bound:
+def bound(call: LibraryCall, operands: Sequence[Operand]) -> BoundCall:
     """Bind operands, ordered as in `LibraryCall.operands`, to the arguments of a call; tensors
     have their final dims."""
     rest = list(operands)
@@ -57,7 +57,7 @@ def bound(call: LibraryCall, operands: Sequence[Operand]) -> Bound:
     assert draws is None or isinstance(draws, torch.Tensor)
     if "generator" in kwargs:
         kwargs["generator"] = generator_named(str(kwargs["generator"]))
-    return Bound(args, kwargs, [bind(out) for out in call.outs], draws)
+    return BoundCall(args, kwargs, [bind(out) for out in call.outs], draws)
 
 
 def run_call(
@@ -73,7 +73,7 @@ def run_call(
     _run(call, bound(call, operands), begin)
 
 
-def _run(call: LibraryCall, operands: Bound, begin: Callable[[int], None] | None) -> None:
+def _run(call: LibraryCall, operands: BoundCall, begin: Callable[[int], None] | None) -> None:
     draws = operands.draws
     if begin is not None and draws is not None and not draws.item():
         begin(draws.data_ptr())
@@ -171,7 +171,7 @@ class LibraryTable:
         self.calls = [(call, call.operands) for call in calls]
         self.runs = 0
         self.draws = Draws.of(calls)
-        self._bound: list[tuple[bytes, Bound] | None] = [None] * len(calls)
+        self._bound: list[tuple[bytes, BoundCall] | None] = [None] * len(calls)
         """By number of the call: the pointers of the last time, and the operands there."""
 
     def __call__(self, number: int, address: int) -> None:
@@ -182,7 +182,7 @@ class LibraryTable:
 
     def _operands(
         self, number: int, address: int, call: LibraryCall, kinds: Sequence[LibraryOperand]
-    ) -> Bound:
+    ) -> BoundCall:
         key = ctypes.string_at(address, POINTER_BYTES * len(kinds))
         known = self._bound[number]
         if known is not None and known[0] == key:

@@ -19,14 +19,14 @@ from pathlib import Path
 import torch
 
 from stretto.options import Options
-from stretto.runtime.compiler import Support
+from stretto.runtime.compiler import NativeLibrary
 
 _SMALL = 1 << 15
 """Number of bytes up to which comparing them is faster than a system call, as in
 memory_watch.cpp."""
 
 
-class Region:
+class WatchedRegion:
     """The memory of a tensor, kept alive. `generation` increases when a look finds changed
     content.
 
@@ -66,10 +66,10 @@ class Region:
         return hashlib.blake2b(content, digest_size=16).digest()
 
 
-class Look:
+class RegionSet:
     """Some regions, laid out so that one native call compares all of them."""
 
-    def __init__(self, regions: Iterable[Region]) -> None:
+    def __init__(self, regions: Iterable[WatchedRegion]) -> None:
         self.regions = tuple(sorted(set(regions), key=lambda region: region.address))
         count = len(self.regions)
         library = self.regions[0].library if self.regions else None
@@ -104,18 +104,20 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), (reach + 1) * tensor.element_size()
 
 
-_REGIONS: weakref.WeakValueDictionary[tuple[int, int, bool], Region] = weakref.WeakValueDictionary()
+_REGIONS: weakref.WeakValueDictionary[tuple[int, int, bool], WatchedRegion] = (
+    weakref.WeakValueDictionary()
+)
 
 
-def regions_of(tensors: Sequence[torch.Tensor], native: bool) -> list[Region]:
+def regions_of(tensors: Sequence[torch.Tensor], native: bool) -> list[WatchedRegion]:
     """Return the region of each tensor; tensors in the same place share one.
 
     native: use memory_watch.cpp, for programs whose calls are quick.
     """
     library = load(Options()) if native else None
     shared: list[tuple[int, int]] | None = None
-    found: list[Region] = []
-    known: list[Region] = []
+    found: list[WatchedRegion] = []
+    known: list[WatchedRegion] = []
     for tensor in tensors:
         key = (*span(tensor), native)
         region = _REGIONS.get(key)
@@ -126,9 +128,9 @@ def regions_of(tensors: Sequence[torch.Tensor], native: bool) -> list[Region]:
                 shared = _shared_memory()
             first, last = key[0], key[0] + key[1]
             trackable = all(end <= first or last <= start for start, end in shared or ())
-            region = _REGIONS[key] = Region(tensor, library, trackable)
+            region = _REGIONS[key] = WatchedRegion(tensor, library, trackable)
         found.append(region)
-    Look(known).finds_changes()  # updates generations, as they may have been written since
+    RegionSet(known).finds_changes()  # updates generations, as they may have been written since
     return found
 
 
@@ -165,7 +167,7 @@ def _prepare(library: ctypes.PyDLL) -> None:
     library.stretto_watch_look.restype = ctypes.c_int64
 
 
-SUPPORT = Support(Path(__file__).with_name("memory_watch.cpp"), _prepare)
+SUPPORT = NativeLibrary(Path(__file__).with_name("memory_watch.cpp"), _prepare)
 built, load = SUPPORT.built, SUPPORT.load
 
 

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from pathlib import Path
 
-from stretto.runtime.compiler import Support, python_functions
+from stretto.runtime.compiler import NativeLibrary, python_functions
 
 # In the order of `struct Python` in probes.cpp.
 _PYTHON_FUNCTIONS = (
@@ -52,5 +52,5 @@ def _prepare(library: ctypes.PyDLL) -> None:
     library.stretto_probes_configure(python_functions(_PYTHON_FUNCTIONS))
 
 
-SUPPORT = Support(Path(__file__).with_name("probes.cpp"), _prepare)
+SUPPORT = NativeLibrary(Path(__file__).with_name("probes.cpp"), _prepare)
 built, load = SUPPORT.built, SUPPORT.load

@@ -18,11 +18,11 @@ from stretto.device.runs import NEVER, function_runs, recursive_functions
 from stretto.errors import SourceLocation
 from stretto.frontends.python import (
     ArgumentLeaf,
+    Caller,
     Captured,
     External,
     Fetched,
     IntLeaf,
-    Surroundings,
 )
 from stretto.ir.ops import TensorOp
 from stretto.machines.machine import Description, Stages
@@ -116,7 +116,7 @@ def _write_fallback(out: Writer, compiled: Compiled) -> None:
         for reason in dict.fromkeys(map(str, fallback.reasons.values())):
             for line in reason.splitlines():
                 out.write(line)
-        if compiled._surroundings is Surroundings.CUT:  # pyright: ignore[reportPrivateUsage]
+        if compiled._surroundings is Caller.CUT:  # pyright: ignore[reportPrivateUsage]
             _write_pieces(out, fallback.pieces)
 
 
@@ -182,7 +182,7 @@ class Subject:
 
 
 def _write_entry(out: Writer, entry: Entry, compiled: Compiled) -> None:
-    args, kwargs = cast("tuple[tuple[Any, ...], dict[str, Any]]", entry.keep)
+    args, kwargs = cast("tuple[tuple[Any, ...], dict[str, Any]]", entry.example_arguments)
     function = compiled._function  # pyright: ignore[reportPrivateUsage]
     names = tensor_names(function, args, kwargs)
     _write_stages(out, Subject(entry.captured, entry.stages, names, entry.seconds))

@@ -263,9 +263,9 @@ def one_torch_thread() -> Generator[None]:
 
 
 def entry_inputs(entry: Entry) -> list[torch.Tensor]:
-    leaves = pytree.tree_leaves(entry.keep)
+    leaves = pytree.tree_leaves(entry.example_arguments)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    return [tensor.detach().contiguous() for tensor in entry.bind(tensors, entry.example())]
+    return [tensor.detach().contiguous() for tensor in entry.bind(tensors, entry.example_reading())]
 
 
 def _title(entry: Entry) -> str:

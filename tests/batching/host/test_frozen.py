@@ -127,10 +127,10 @@ def test_frozen_objects_are_read_once() -> None:
     for _ in range(3):
         for result, tree in zip(executor([trees]), trees, strict=True):
             assert result is tree
-        assert executor.host.kept == known
+        assert executor.host.frozen_count == known
     other = Inner(trees[3].right, shared)
     assert executor([[other, *trees]])[0] is other
-    assert executor.host.kept == known + 1
+    assert executor.host.frozen_count == known + 1
     assert executor([[]]) == [] and executor([[None, 5]]) == [None, 5]
 
 
@@ -178,7 +178,7 @@ def test_a_frozen_dataclass_with_a_list_is_read_again() -> None:
     assert executor([[holder]]) == [2]
     holder.value.append(3)
     assert executor([[holder]]) == [3]
-    assert executor.host.kept == 0
+    assert executor.host.frozen_count == 0
 
 
 def test_a_tensor_in_a_frozen_dataclass_is_read_again() -> None:
@@ -188,7 +188,7 @@ def test_a_tensor_in_a_frozen_dataclass_is_read_again() -> None:
         leaf = Leaf(tensor)
         result, pair = executor([[leaf, Pair(leaf, None)]])
         assert result is leaf and pair.first.word is tensor
-    assert executor.host.kept == 0
+    assert executor.host.frozen_count == 0
 
 
 def test_an_instance_of_another_kind_leaves_nothing_half_read() -> None:
@@ -235,8 +235,8 @@ def test_objects_that_are_not_met_again_are_dropped() -> None:
     for n in range(13):
         trees = [Inner(Leaf(k), Leaf(n)) for k in range(4000)]
         assert executor([trees]) == [k + n for k in range(4000)]
-        most = max(most, executor.host.kept)
-    assert 60_000 < most < 90_000 and executor.host.kept < 60_000
+        most = max(most, executor.host.frozen_count)
+    assert 60_000 < most < 90_000 and executor.host.frozen_count < 60_000
     assert gone() is not None and executor.run(flat) == [3]  # it holds what it was made of
     del flat
     assert gone() is None

@@ -176,7 +176,7 @@ CASES: list[tuple[Callable[..., Any], str, str]] = [
     (keeps_a_module, "a new object of class ReLU, which cannot be made again", "before the first"),
     (changes_an_array, "may change an object of class ndarray, which is not known", "in tensors"),
     (advances_an_iterator, "a range_iterator that outlives the call is advanced", "keep a list"),
-    (marks_a_tensor, "the attribute 'mark' of a tensor is set", "an object of your own"),
+    (marks_a_tensor, "the attribute 'mark' is set on a tensor", "an object of your own"),
     (set_in_a_loop, "a set has more or fewer items after a branch or loop", "a local list"),
     (branch_in_try, "whether ValueError is raised here depends on a tensor", "test the condition"),
     (loop_in_try, "whether ValueError is raised here depends on", "test the condition"),

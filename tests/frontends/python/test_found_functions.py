@@ -170,7 +170,7 @@ def f(x):
 """,
     ),
     "zip of an iterator with itself": (
-        "in turn from one iterator",
+        "from the same iterator more than once",
         """
 def f(x):
     items = iter([1, 2, int(x[0])])

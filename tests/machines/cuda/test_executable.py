@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from stretto.errors import RunError
+from stretto.machines.cuda import executable
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.launcher import InterpretedLauncher
 from stretto.machines.cuda.printer.source import PROGRESS
+from stretto.machines.cuda.state import Sizes, State
 from stretto.runtime.results import ProgramStopped, Status
 from tests.machines.cuda.cuda_fakes import OPTIONS, FakeCuda, FakeGpu, on_gpu, require_order
 from tests.machines.cuda.cuda_programs import (
@@ -321,6 +325,84 @@ def test_threads_on_streams_of_their_own(cuda: FakeCuda) -> None:
     assert not wrong
     assert run.launches == 15
     require_order(cuda)
+
+
+def in_a_thread(work: Callable[[], object]) -> threading.Thread:
+    """Start the work; wait for its end, unless it waits for this thread."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(timeout=0.5)
+    return thread
+
+
+def test_the_sizes_of_two_calls_at_once_are_the_larger_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another thread reserves more just before a smaller size is stored."""
+    run = emulated(deep_case())
+    states = [run._new_state(stream, 0) for stream in (1, 2)]
+    needed = {1: 1 << 20, 2: 1 << 22}
+    monkeypatch.setattr(executable, "resolve", lambda end, registers: needed[registers["at"]])
+    symbols = SimpleNamespace(registers=lambda sizes: {"at": sizes[0]})
+    monkeypatch.setattr(run, "symbols", symbols)
+    threads: list[threading.Thread] = []
+
+    def made(arena: int, stack: int) -> Sizes:
+        if arena == 1 << 20 and not threads:
+            threads.append(in_a_thread(lambda: run._reserve(states[1], (2,))))
+        return Sizes(arena, stack)
+
+    monkeypatch.setattr(executable, "Sizes", made)
+    run._reserve(states[0], (1,))
+    threads[0].join()
+    assert run.sizes.arena == 1 << 22
+
+
+def test_a_call_that_fails_takes_nothing_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a call on another stream needed meanwhile is still reserved."""
+    run = emulated(deep_case())
+    stream = 1
+    monkeypatch.setattr(run.launcher, "stream", lambda: stream)
+    usual, first = run.run, run.sizes
+    frames = first.arena // 64 * 5
+    enlarged: list[int] = []
+
+    def meanwhile(state: State, *rest: Any) -> None:
+        nonlocal stream
+        if state.stream == 1 and run.launches and not enlarged:
+            enlarged.append(frames * 64)
+            stream = 2
+            run(inputs(frames, 1, size=BLOCK, dtype=torch.int64))
+            raise KeyboardInterrupt
+        usual(state, *rest)
+
+    monkeypatch.setattr(run, "run", meanwhile)
+    with pytest.raises(KeyboardInterrupt):
+        run(inputs(frames, 1, size=BLOCK, dtype=torch.int64))
+    assert enlarged and run.sizes.arena >= frames * 64
+
+
+def test_a_state_that_a_thread_has_given_up_is_not_used_by_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = emulated(deep_case())
+    usual = run.run
+    seen: list[State] = []
+    threads: list[threading.Thread] = []
+    x = inputs(1, 1, size=BLOCK, dtype=torch.int64)
+
+    def interrupted(state: State, *rest: Any) -> None:
+        seen.append(state)
+        if len(seen) == 1:
+            threads.append(in_a_thread(lambda: run(x)))
+            raise KeyboardInterrupt
+        usual(state, *rest)
+
+    monkeypatch.setattr(run, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(x)
+    threads[0].join()
+    assert len(seen) == 2 and seen[0] is not seen[1]
 
 
 def test_the_context_of_the_thread_is_left_as_it_was(cuda: FakeCuda) -> None:

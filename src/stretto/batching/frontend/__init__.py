@@ -74,7 +74,7 @@ def evaluate(
             evaluation, made.builder, "main", "", {}, None, {}, "main", ("main",), {}, frozenset()
         )
         frame.result_key = "main"
-        now = evaluation.now
+        now = evaluation.with_merged_cells
         variables = [made.builder.variable(name, now(type_)) for name, type_ in parameters]
         named = [made.builder.variable(name, now(type_)) for name, type_ in keywords]
         draft: Draft = []

@@ -16,7 +16,8 @@ import torch
 from stretto.batching.frontend.dispatch import apply, impossible
 from stretto.batching.frontend.frame import Frame
 from stretto.batching.frontend.guards import ABSENT, in_class, note_attribute, note_class
-from stretto.batching.frontend.joins import chosen, each_type, python_class
+from stretto.batching.frontend.joins import chosen, class_of, each_type, python_class, static_class
+from stretto.batching.frontend.library import LIBRARY, MODULE
 from stretto.batching.frontend.tensor_operators import call_torch
 from stretto.batching.frontend.values import (
     NONE,
@@ -184,6 +185,10 @@ def attribute(frame: Frame, value: Value, name: str) -> Value:
             return chosen(frame, value, lambda option: attribute(frame, option, name))
         case Static(item):
             return _static_attribute(frame, item, name)
+        case Dynamic(_, type_) if name == "__class__":
+            return each_type(frame, value, lambda one: Static(class_of(frame, one.type)))
+        case _ if name == "__class__" and not isinstance(value, Super):
+            return Static(static_class(frame, value))
         case TupleValue(items, _, names) if name in names:
             return items[names.index(name)]
         case TupleValue():
@@ -240,6 +245,8 @@ def _dynamic_attribute(frame: Frame, value: Dynamic, type_: Type, name: str) -> 
 
 def _has_field(frame: Frame, kind: RecordType, name: str) -> bool:
     info = frame.evaluation.info(kind)
+    if info.python.__module__ == MODULE and frame.file != LIBRARY:
+        return False
     return info.kind != "dict" and name in info.fields
 
 
@@ -274,10 +281,10 @@ def _record_attribute(frame: Frame, value: Dynamic, kind: RecordType, name: str)
     info = frame.evaluation.info(kind)
     if info.kind == "dict":
         return Method(name, value)
+    if info.python.__module__ == MODULE and frame.file != LIBRARY:
+        _check_library_attribute(frame, class_of(frame, kind), info.python, name)
     if name in info.fields:
         return read_field(frame, value, [kind], name)
-    if name == "__class__":
-        return Static(info.python)
     if name in FIELDS and isinstance(in_class(info.python, name), DynamicClassAttribute):
         if FIELDS[name] not in info.fields:
             frame.refuse(f"{info.python.__name__}.{name} of a member that the instance decides")
@@ -302,6 +309,16 @@ def _record_attribute(frame: Frame, value: Dynamic, kind: RecordType, name: str)
             )
         case _:
             return Static(found)
+
+
+def _check_library_attribute(frame: Frame, python: type, own: type, name: str) -> None:
+    """Ends the instance where Python's class has no such attribute; refuses one that what stands
+    for it does not have."""
+    if not hasattr(python, name):
+        frame.stop(AttributeError, f"'{python.__name__}' object has no attribute '{name}'")
+    owner = next(base for base in own.__mro__ if name in vars(base))
+    if owner.__module__ != MODULE:
+        frame.refuse(f"{name} of a {python.__name__} is read")
 
 
 def _asked(frame: Frame, value: Dynamic, python: type, name: str) -> Value:

@@ -23,16 +23,19 @@ from stretto.batching.frontend.attributes import (
     operated,
     ordered_fields,
 )
+from stretto.batching.frontend.dispatch import apply
 from stretto.batching.frontend.frame import Frame
 from stretto.batching.frontend.guards import note_items
 from stretto.batching.frontend.joins import (
     chosen,
+    class_of,
     each_type,
     either,
     has_type,
     python_class,
     unpacked,
 )
+from stretto.batching.frontend.library import MODULE
 from stretto.batching.frontend.purity import call_static
 from stretto.batching.frontend.tensor_operators import call_torch
 from stretto.batching.frontend.tensor_results import (
@@ -46,6 +49,8 @@ from stretto.batching.frontend.values import (
     Choice,
     Composed,
     Dynamic,
+    IterableValue,
+    Method,
     Static,
     TupleValue,
     Value,
@@ -178,6 +183,9 @@ def _ordered(frame: Frame, op: ast.cmpop, left: Value, right: Value) -> Value:
             frame.refuse("< or > of lists is not supported", "compare their items")
         numbers = a.type in NUMBERS and b.type in NUMBERS
         if not numbers and not (a.type is Scalar.STR and b.type is Scalar.STR):
+            if any(python_class(frame, one.type).__module__ == MODULE for one in (a, b)):
+                shown = class_of(frame, a.type).__name__
+                frame.refuse(f"a {shown} is compared by its order", "compare lists of the items")
             names = [python_class(frame, one.type).__name__ for one in (a, b)]
             kinds = " and ".join(map(repr, names))
             frame.stop(
@@ -207,10 +215,12 @@ def _ordered_items(
 
 def identical(frame: Frame, left: Value, right: Value) -> Value:
     """Return left is right."""
-    if same(left, right) and not isinstance(left, TupleValue):
+    if left is right or (same(left, right) and not isinstance(left, TupleValue | Method)):
         return Static(True)
     if isinstance(left, Static) and isinstance(right, Static):
         return Static(left.value is right.value)
+    if isinstance(left, Method) and isinstance(right, Method):
+        frame.refuse("two methods are compared by `is`")
     if isinstance(left, Composed) or isinstance(right, Composed):
         return Static(left is right)
     none = Static(None)
@@ -354,8 +364,9 @@ def _in_order(frame: Frame, conditions: Sequence[Callable[[], Value]], decisive:
     negation."""
     if not conditions:
         return Static(not decisive)
-    first, *rest = conditions
-    value = first()
+    half = 1 if len(conditions) <= _FEW else len(conditions) // 2
+    rest = conditions[half:]
+    value = conditions[0]() if half == 1 else _in_order(frame, conditions[:half], decisive)
     if isinstance(value, Static):
         decided = bool(value.value) == decisive
         return Static(decisive) if decided else _in_order(frame, rest, decisive)
@@ -364,6 +375,10 @@ def _in_order(frame: Frame, conditions: Sequence[Callable[[], Value]], decisive:
     ends, goes_on = (lambda: Static(decisive)), (lambda: _in_order(frame, rest, decisive))
     arms = (ends, goes_on) if decisive else (goes_on, ends)
     return either(frame, frame.operand(value), *arms)
+
+
+_FEW = 16
+"""More conditions are evaluated by halves: branches within branches must not become too deep."""
 
 
 def contains(frame: Frame, container: Value, item: Value) -> Value:
@@ -384,6 +399,8 @@ def contains(frame: Frame, container: Value, item: Value) -> Value:
             return any_of(frame, [lambda x=x: equal(frame, item, x) for x in items])
         case Dynamic():
             return each_type(frame, container, lambda one: _contains(frame, one, item))
+        case IterableValue(_, python) if hasattr(python, "__contains__") and python is not range:
+            return contains(frame, apply(frame, Static(list), [container]), item)
         case _:
             return frame.refuse("`in` of something that is not a container of data")
 

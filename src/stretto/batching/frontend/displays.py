@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from types import GeneratorType
 from typing import Any
 
 from stretto.batching.frontend.attributes import new_dict
@@ -17,7 +18,7 @@ from stretto.batching.frontend.truth import append, new_list, truth
 from stretto.batching.frontend.values import (
     Closure,
     Dynamic,
-    Iterator_,
+    IterableValue,
     Static,
     TupleValue,
     Value,
@@ -84,7 +85,8 @@ def _dict(frame: Frame, node: ast.Dict) -> Value:
     if keys and all(map(is_static, keys)) and not any(map(is_data, values)):
         return _table(frame, keys, values)
     if keys and all(isinstance(k, Static) and isinstance(k.value, str) for k in keys):
-        return new_dict(frame, tuple(constant(key) for key in keys), values)
+        named = dict(zip(map(constant, keys), values, strict=True))  # the last of equal keys
+        return new_dict(frame, tuple(named), list(named.values()))
     cell = frame.evaluation.cell(frame.site("dict"))
     operands: list[Operand] = []
     for key, value in zip(keys, values, strict=True):
@@ -137,7 +139,7 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> Value
         if items is not None:
             return TupleValue(items, is_list=True)
     made = comprehension(frame, node, plan)
-    return Iterator_(Items(made)) if isinstance(node, ast.GeneratorExp) else made
+    return IterableValue(Items(made), GeneratorType) if isinstance(node, ast.GeneratorExp) else made
 
 
 def quantified(frame: Frame, node: ast.GeneratorExp, is_all: bool) -> Value:

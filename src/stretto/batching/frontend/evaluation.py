@@ -38,7 +38,7 @@ MOST_ROUNDS = 60
 MOST_FUNCTIONS = 400
 
 
-class Again(Exception):
+class RestartRound(Exception):
     """An assumption of this round does not hold: start another round."""
 
 
@@ -114,14 +114,14 @@ class Evaluation:
     """Objects whose identity is part of a key, so that they must stay alive."""
     tested: set[str] = field(default_factory=set[str])
     """Fields tested with `hasattr` in this round."""
-    foreign: dict[int, CaptureError] = field(default_factory=dict[int, CaptureError])
+    unreadable_fields: dict[int, CaptureError] = field(default_factory=dict[int, CaptureError])
     """Reasons why values cannot be data, by the cell of the field that holds them."""
     counts: dict[Variable, Composed] = field(default_factory=dict[Variable, Composed])
     """Numbers of this round that are computed from the number of rows of a value."""
     content: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
     """Tensors whose content was read, by identity."""
 
-    def saved(self) -> Callable[[], None]:
+    def snapshot(self) -> Callable[[], None]:
         """Save the state and return a function that restores it, so that instances that could not
         be compiled have no effect on later ones."""
         known = {item.name: copy(getattr(self, item.name)) for item in fields(self)}
@@ -139,7 +139,7 @@ class Evaluation:
         """Return the cell of a place that creates lists, the same in each round."""
         if site not in self._sites:
             self._sites[site] = self.new_cell()
-        return self.cell_now(self._sites[site])
+        return self.merged_cell(self._sites[site])
 
     def new_cell(self, type_: Type = NEVER) -> int:
         self.cells.append(type_)
@@ -179,7 +179,11 @@ class Evaluation:
 
     def foreign_in(self, cell: int) -> CaptureError | None:
         """Return the reason why the values of a field cannot be read; None if all can."""
-        found = (x for n, x in self.foreign.items() if self.cell_now(n) == self.cell_now(cell))
+        found = (
+            x
+            for n, x in self.unreadable_fields.items()
+            if self.merged_cell(n) == self.merged_cell(cell)
+        )
         return next(found, None)
 
     def item_type(self, type_: ListType) -> Type:
@@ -187,24 +191,24 @@ class Evaluation:
 
     # ---- merging of the cells of lists and dicts
 
-    def cell_now(self, number: int) -> int:
+    def merged_cell(self, number: int) -> int:
         """Return the cell into which a cell has been merged, or the cell itself."""
         while number in self._merged:
             number = self._merged[number]
         return number
 
-    def now(self, type_: Type) -> Type:
+    def with_merged_cells(self, type_: Type) -> Type:
         """Return a type with merged cells replaced."""
         match type_:
             case ListType(cell, is_tuple):
-                return ListType(self.cell_now(cell), is_tuple)
+                return ListType(self.merged_cell(cell), is_tuple)
             case DictType(_, cell):
-                cell = self.cell_now(cell)
+                cell = self.merged_cell(cell)
                 return DictType(self.keys.get(cell, type_.key), cell)
             case TupleType(items):
-                return TupleType(tuple(map(self.now, items)))
+                return TupleType(tuple(map(self.with_merged_cells, items)))
             case UnionType(items):
-                return union(map(self.now, items))
+                return union(map(self.with_merged_cells, items))
             case _:
                 return type_
 
@@ -212,7 +216,7 @@ class Evaluation:
         """Merge the cells of lists, and those of dicts, that one variable may hold, since they are
         not distinguishable at run time. Raises Again if cells were merged."""
         if self.merge_cells(type_):
-            raise Again
+            raise RestartRound
 
     def merge_cells(self, type_: Type) -> bool:
         """Merge the cells of the lists and of the dicts that a value of a type may be; return True
@@ -226,9 +230,9 @@ class Evaluation:
         for item in type_.items:
             match item:
                 case ListType(cell, is_tuple):
-                    found.setdefault(is_tuple, set()).add(self.cell_now(cell))
+                    found.setdefault(is_tuple, set()).add(self.merged_cell(cell))
                 case DictType(_, cell):
-                    found.setdefault("dict", set()).add(self.cell_now(cell))
+                    found.setdefault("dict", set()).add(self.merged_cell(cell))
                 case _:
                     merged |= self.merge_cells(item)
         for cells in found.values():
@@ -249,10 +253,10 @@ class Evaluation:
         if kinds:
             self.keys[first] = kinds.pop()
         self.cells[first] = union(self.cells[cell] for cell in cells)
-        self.cells[:] = map(self.now, self.cells)
-        self.results = {key: self.now(type_) for key, type_ in self.results.items()}
+        self.cells[:] = map(self.with_merged_cells, self.cells)
+        self.results = {key: self.with_merged_cells(type_) for key, type_ in self.results.items()}
         self.classes.infos[:] = [
-            ClassInfo(i.python, i.kind, i.fields, tuple(map(self.cell_now, i.cells)))
+            ClassInfo(i.python, i.kind, i.fields, tuple(map(self.merged_cell, i.cells)))
             for i in self.classes.infos
         ]
         for number, cell in enumerate(self.cells):
@@ -264,13 +268,15 @@ class Evaluation:
     def has_keys(self, cell: int, key: Scalar) -> None:
         """Record the key type of the dicts of a cell. Raises Again if it was not known, and
         CaptureError if they have keys of another type."""
-        known = self.keys.get(self.cell_now(cell))
+        known = self.keys.get(self.merged_cell(cell))
         if known is None:
-            self.keys[self.cell_now(cell)] = key
+            self.keys[self.merged_cell(cell)] = key
             if key is not Scalar.INT:
-                self.cells[:] = map(self.now, self.cells)
-                self.results = {name: self.now(type_) for name, type_ in self.results.items()}
-                raise Again
+                self.cells[:] = map(self.with_merged_cells, self.cells)
+                self.results = {
+                    name: self.with_merged_cells(type_) for name, type_ in self.results.items()
+                }
+                raise RestartRound
         elif known is not key:
             raise CaptureError(
                 f"a dict has keys of type {known.value} and of type {key.value}",
@@ -279,11 +285,11 @@ class Evaluation:
 
     def dict_type(self, cell: int) -> DictType:
         """Return the type of the dicts of a cell."""
-        return DictType(self.keys.get(self.cell_now(cell), Scalar.INT), self.cell_now(cell))
+        return DictType(self.keys.get(self.merged_cell(cell), Scalar.INT), self.merged_cell(cell))
 
     # ---- equal lengths of rows
 
-    def has_length_of(self, rows: Variable, other: Variable) -> None:
+    def note_same_length(self, rows: Variable, other: Variable) -> None:
         """Record that a variable has as many rows as another."""
         self._lengths[rows] = self.length_of(other)
 
@@ -317,7 +323,7 @@ class Evaluation:
             self.statements = 0
             try:
                 body()
-            except Again:
+            except RestartRound:
                 continue
             if not self.changed:
                 break

@@ -6,6 +6,7 @@ import ast
 import builtins
 import operator
 from collections.abc import Callable
+from types import GeneratorType
 from typing import Any, NoReturn
 
 from stretto.batching.frontend.attributes import attribute
@@ -30,7 +31,7 @@ from stretto.batching.frontend.values import (
     Choice,
     Closure,
     Dynamic,
-    Iterator_,
+    IterableValue,
     SliceValue,
     Static,
     Text,
@@ -224,7 +225,7 @@ def argument(frame: Frame, node: ast.expr) -> Value:
             items = known_comprehension(frame, node, plan)
             if isinstance(node, ast.GeneratorExp):
                 made = Items(comprehension(frame, node, plan)) if items is None else Known(items)
-                return Iterator_(made)
+                return IterableValue(made, GeneratorType)
             if items is None:
                 return comprehension(frame, node, plan)
             return TupleValue(items, is_list=True)

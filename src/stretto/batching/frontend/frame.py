@@ -11,14 +11,14 @@ from typing import Any, NoReturn
 import torch
 
 from stretto.batching.frontend.builder import Builder, Gap, PathEnds
-from stretto.batching.frontend.evaluation import Again, Evaluation, show_type
+from stretto.batching.frontend.evaluation import Evaluation, RestartRound, show_type
 from stretto.batching.frontend.library import LIBRARY
 from stretto.batching.frontend.values import (
     Choice,
     Closure,
     Composed,
     Dynamic,
-    Iterator_,
+    IterableValue,
     Method,
     Native,
     SliceValue,
@@ -154,7 +154,7 @@ class Frame:
     private: frozenset[str] = frozenset()
     """Local variables with lists that have no other reference (`sources.private_lists`)."""
     once: frozenset[str] = frozenset()
-    """Local variables that are read once each time they are bound (`sources.gone_through_once`)."""
+    """Local variables that are read once each time they are bound (`sources.read_once_names`)."""
     receiver: str | None = None
     """The first parameter, for `super()`."""
     parameters: dict[str, Value] = field(default_factory=dict[str, Value])
@@ -191,7 +191,7 @@ class Frame:
     def check_iterator(self, name: str, value: Value, once: frozenset[str] | None = None) -> None:
         """Refuse a local variable with an iterator that may be consumed twice: Python would find
         it exhausted, but a plan would yield its items again."""
-        if isinstance(value, Iterator_) and name not in (self.once if once is None else once):
+        if isinstance(value, IterableValue) and name not in (self.once if once is None else once):
             self.refuse(
                 f"{name} is an iterator that may be consumed more than once",
                 "make a list of it",
@@ -286,8 +286,8 @@ class Frame:
                     "one of several functions or modules would become data of an instance",
                     "keep its number, and index a list of functions or modules by it",
                 )
-            case Iterator_(plan):
-                self.refuse(f"{plan} is stored in data", "make a list of it")
+            case IterableValue():
+                self.refuse("an iterator is kept in data", "make a list of it")
             case Composed(refusal=refusal):
                 self.refuse(refusal.message, refusal.remedy)
             case Text():
@@ -306,7 +306,7 @@ class Frame:
             type_ = TupleType(tuple(part.type for part in parts))
             if tuple_depth(type_) > DEEPEST_TUPLE:
                 self.evaluation.deep_tuples.add(site)
-                raise Again
+                raise RestartRound
             return self.assign("tuple", type_, *operands)
         if not is_list:
             self.evaluation.grow(self.evaluation.cell(site), union(part.type for part in parts))
@@ -342,7 +342,7 @@ class Frame:
         if isinstance(type_, TensorType | RowsType | Scalar):
             made = self.assign("cast", type_, value.operand, detail=type_)
             if isinstance(made.operand, Variable) and isinstance(value.operand, Variable):
-                self.evaluation.has_length_of(made.operand, value.operand)
+                self.evaluation.note_same_length(made.operand, value.operand)
             return made
         return Dynamic(value.operand, type_)
 

@@ -7,12 +7,13 @@ import builtins
 import collections
 import dataclasses
 import functools
+import inspect
 import itertools
 import math
 import operator
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -21,7 +22,15 @@ from stretto.batching.frontend.attributes import attribute
 from stretto.batching.frontend.dispatch import apply, impossible
 from stretto.batching.frontend.frame import Frame
 from stretto.batching.frontend.guards import ABSENT, note_class
-from stretto.batching.frontend.joins import each_type, either, has_type, is_instance, python_class
+from stretto.batching.frontend.joins import (
+    class_of,
+    each_type,
+    either,
+    has_type,
+    is_instance,
+    python_class,
+    static_class,
+)
 from stretto.batching.frontend.operators import binary, unary
 from stretto.batching.frontend.purity import call_static
 from stretto.batching.frontend.tensor_operators import call_torch
@@ -29,9 +38,11 @@ from stretto.batching.frontend.tensor_results import NUMBERS, is_tensor_like
 from stretto.batching.frontend.truth import converted, read_number, truth
 from stretto.batching.frontend.values import (
     NONE,
+    ONE,
+    ZERO,
     Closure,
     Dynamic,
-    Iterator_,
+    IterableValue,
     Native,
     Static,
     Super,
@@ -41,7 +52,7 @@ from stretto.batching.frontend.values import (
     is_static,
     python_of,
 )
-from stretto.batching.frontend.walks import Known, Range, plan_of
+from stretto.batching.frontend.walks import Endless, Known, Mapped, Range, plan_of
 from stretto.batching.markers import concurrent, phase
 from stretto.batching.program import Literal, Phase
 from stretto.batching.types import (
@@ -60,14 +71,43 @@ Builtin = Callable[[Frame, list[Value], dict[str, Value]], Value]
 BUILTINS: dict[Any, Builtin] = {}
 
 
-def builtin(*functions: Any) -> Callable[[Builtin], Builtin]:
-    """Register the handler of calls of some functions."""
+Handler = TypeVar("Handler", bound=Callable[..., Value])
 
-    def register(handler: Builtin) -> Builtin:
-        BUILTINS.update(dict.fromkeys(functions, handler))
+
+def builtin(*functions: Any, known: bool = False) -> Callable[[Handler], Handler]:
+    """Registers what is done for functions of Python. The parameters of the handler, behind the
+    frame, are those of the functions as far as they are understood: a call that does not fit them
+    is refused. known: a function whose arguments are all static is called itself."""
+
+    def register(handler: Handler) -> Handler:
+        for function in functions:
+            BUILTINS[function] = _checked(function, handler, known)
         return handler
 
     return register
+
+
+def _checked(function: Any, handler: Callable[..., Value], known: bool) -> Builtin:
+    name = getattr(function, "__name__", str(function))
+
+    @functools.wraps(handler)
+    def call(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if known and all_static(args, kwargs):
+            return natively(frame, function, args, kwargs)
+        check_call(frame, name, inspect.signature(handler), [frame, *args], kwargs)
+        return handler(frame, *args, **kwargs)
+
+    return call
+
+
+def check_call(
+    frame: Frame, name: str, signature: inspect.Signature, args: list[Any], kwargs: dict[str, Value]
+) -> None:
+    """Refuses a call with arguments that do not fit a signature."""
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        frame.refuse(f"a call of {name}() that is not understood: {error}")
 
 
 def all_static(args: list[Value], kwargs: dict[str, Value]) -> bool:
@@ -81,18 +121,13 @@ def natively(
     return call_static(frame, function, [python_of(value) for value in args], named)
 
 
-def count_arguments(frame: Frame, function: str, args: list[Value], least: int, most: int) -> None:
-    if not least <= len(args) <= most:
-        frame.refuse(f"{function} is called with {len(args)} arguments")
-
-
 # ---- Functions and classes of Python's library that are evaluated from their source in `library`.
 
 
 def as_argument(frame: Frame, value: Value) -> Value:
     """Return an argument that the library's source may iterate over more than once: iterators
     become lists."""
-    if not isinstance(value, Iterator_):
+    if not isinstance(value, IterableValue):
         return value
     plan = plan_of(frame, value)
     return BUILTINS[list](frame, [value], {}) if plan.known is None else TupleValue(plan.known)
@@ -111,26 +146,86 @@ def _function(function: Any, source: Any, is_iterator: bool) -> Builtin:
         if all_static(args, kwargs):
             found = natively(frame, function, args, kwargs)
             if is_iterator and isinstance(found, Static):
-                return Iterator_(Known([Static(item) for item in found.value]))
+                return IterableValue(Known([Static(item) for item in found.value]), found_class)
             return found
         found = from_source(frame, source, args, kwargs)
-        return Iterator_(plan_of(frame, found)) if is_iterator else found
+        return IterableValue(plan_of(frame, found), found_class) if is_iterator else found
 
+    found_class = function if isinstance(function, type) else itertools.chain
     return call
 
 
 BUILTINS[functools.reduce] = _function(functools.reduce, library.reduce, False)
 for _iterator, _source in (
     (itertools.chain, library.chain),
-    (itertools.chain.from_iterable, library.chain_of),
+    (itertools.chain.from_iterable, library.from_iterable),
     (itertools.accumulate, library.accumulate),
-    (itertools.product, library.product),
     (itertools.pairwise, library.pairwise),
-    (itertools.islice, library.islice),
-    (itertools.combinations, library.pairs_of),
-    (itertools.repeat, library.repeat),
 ):
     BUILTINS[_iterator] = _function(_iterator, _source, True)
+
+
+@builtin(itertools.product)
+def _product(frame: Frame, /, *iterables: Value, repeat: Value = ONE) -> Value:
+    times = known_int(frame, repeat, "itertools.product with a `repeat`")
+    if times < 0:
+        frame.stop(ValueError, "repeat argument cannot be negative")
+    parts = [as_argument(frame, value) for value in iterables] * times
+    if not parts:
+        return IterableValue(Known([Static(())]), itertools.product)
+    return IterableValue(
+        plan_of(frame, from_source(frame, library.product, parts)), itertools.product
+    )
+
+
+@builtin(itertools.combinations)
+def _combinations(frame: Frame, /, iterable: Value, r: Value) -> Value:
+    count = known_int(frame, r, "itertools.combinations with a count")
+    if count < 0:
+        frame.stop(ValueError, "r must be non-negative")
+    pool = BUILTINS[list](frame, [iterable], {})
+    found = from_source(frame, library.combinations, [pool, *([Static(0)] * count)])
+    return IterableValue(plan_of(frame, found), itertools.combinations)
+
+
+@builtin(itertools.islice)
+def _islice(frame: Frame, iterable: Value, first: Value, /, *others: Value) -> Value:
+    if len(others) > 2:
+        frame.refuse(f"itertools.islice with {len(others) + 2} arguments")
+    bounds = (first, *others, NONE)[:3] if others else (NONE, first, NONE)
+    given = IterableValue(plan_of(frame, iterable), itertools.islice)  # gone through once
+    found = apply(frame, Static(library.islice), [given, *bounds])
+    return IterableValue(plan_of(frame, found), itertools.islice)
+
+
+@builtin(itertools.repeat)
+def _repeat(frame: Frame, /, object: Value, times: Value | None = None) -> Value:
+    if times is None:
+        return IterableValue(Endless(lambda *_: object), itertools.repeat)
+    plan = Range(Static(0), as_int(frame, times), Static(1))
+    return IterableValue(Mapped(plan, lambda *_: object), itertools.repeat)
+
+
+def known_int(frame: Frame, value: Value, what: str) -> int:
+    """An int that must be known before the instance."""
+    found = constant(value)
+    if found is ...:
+        frame.refuse(f"{what} that the instance decides")
+    if not isinstance(found, int):
+        shown = type(found).__name__
+        frame.stop(TypeError, f"'{shown}' object cannot be interpreted as an integer")
+    return found
+
+
+def as_int(frame: Frame, value: Value) -> Value:
+    """A value as Python takes it where it needs an int: an int, a bool, or a tensor of one."""
+    if is_static(value):
+        if not hasattr(type(python_of(value)), "__index__"):
+            known_int(frame, value, "an int")
+        return value
+    if is_tensor_like(value):
+        return read_number(frame, value, int)
+    return frame.expect(value, (Scalar.INT, Scalar.BOOL), "an integer is needed here")
 
 
 def _class(source: type) -> Builtin:
@@ -146,17 +241,23 @@ for _python, _made in (
 
 
 @builtin(itertools.count)
-def _count(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    start = args[0] if args else kwargs.get("start", Static(0))
-    step = args[1] if len(args) > 1 else kwargs.get("step", Static(1))
-    if not all_static([step], {}):
+def _count(frame: Frame, /, start: Value = ZERO, step: Value = ONE) -> Value:
+    if not is_static(step):
         frame.refuse("itertools.count with a step that the instance decides")
-    return Iterator_(Range(start, Static(2**62), step))
+    kinds = tuple(alternatives(frame.type_of(start)))
+    if type(constant(step)) is not int or any(kind is not Scalar.INT for kind in kinds):
+        frame.refuse("itertools.count of something else than ints", "count in a variable")
+
+    def number(inner: Frame, index: Value) -> Value:
+        scaled = binary(inner, "mul", operator.mul, index, step)
+        return binary(inner, "add", operator.add, start, scaled)
+
+    return IterableValue(Endless(number), itertools.count)
 
 
 @builtin(collections.defaultdict)
-def _defaultdict(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if len(args) != 1 or kwargs:
+def _defaultdict(frame: Frame, /, *args: Value, **named: Value) -> Value:
+    if len(args) != 1 or named:
         frame.refuse("a defaultdict with content", "make it empty, and store in a loop")
     (factory,) = args
     if isinstance(factory, Closure) and not factory.node.args.args:
@@ -210,44 +311,50 @@ def function_of(frame: Frame, closure: Closure) -> types.FunctionType:
 # ---- Functions of Python, of `math` and of `operator` on numbers.
 
 
-def _conversion(wanted: type) -> Builtin:
-    def convert(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if all_static(args, kwargs):
-            return natively(frame, wanted, args, kwargs)
-        (value,) = args
-        if wanted is bool:
-            found = truth(frame, value)
-            return Static(found) if isinstance(found, bool) else Dynamic(found, Scalar.BOOL)
-        return each_type(frame, value, lambda one: _number(frame, one, wanted))
-
-    return convert
+def _converts(frame: Frame, value: Value, wanted: type) -> Value:
+    if wanted is bool:
+        found = truth(frame, value)
+        return Static(found) if isinstance(found, bool) else Dynamic(found, Scalar.BOOL)
+    return each_type(frame, value, lambda one: _number(frame, one, wanted))
 
 
 def _number(frame: Frame, value: Dynamic, wanted: type) -> Value:
     if isinstance(value.type, TensorType):
         return read_number(frame, value, wanted)
-    if value.type not in NUMBERS:
-        shown = frame.show(value.type)
-        frame.stop(TypeError, f"{wanted.__name__}() argument must be a number, not '{shown}'")
-    return converted(frame, value, wanted)
+    if value.type in NUMBERS:
+        return converted(frame, value, wanted)
+    python = class_of(frame, value.type)
+    if python is str or any(hasattr(python, f"__{name}__") for name in ("int", "float", "index")):
+        frame.refuse(f"{wanted.__name__}() of a {python.__name__} of the instance")
+    needed = "a string" if wanted is float else "a string, a bytes-like object"
+    message = f"{wanted.__name__}() argument must be {needed} or a real number, not "
+    frame.stop(TypeError, f"{message}'{python.__name__}'")
 
 
-for _kind in (bool, int, float):
-    BUILTINS[_kind] = _conversion(_kind)
+@builtin(bool, known=True)
+def _bool(frame: Frame, x: Value, /) -> Value:
+    return _converts(frame, x, bool)
+
+
+@builtin(int, known=True)
+def _int(frame: Frame, x: Value, /) -> Value:
+    return _converts(frame, x, int)
+
+
+@builtin(float, known=True)
+def _float(frame: Frame, x: Value, /) -> Value:
+    return _converts(frame, x, float)
 
 
 @builtin(abs)
-def _abs(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _abs(frame: Frame, x: Value, /) -> Value:
+    return unary(frame, "abs", abs, x)
 
-    return unary(frame, "abs", abs, args[0])
 
-
-@builtin(round)
-def _round(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if all_static(args, kwargs):
-        return natively(frame, round, args, kwargs)
-    digits = constant(kwargs.get("ndigits", args[1] if len(args) > 1 else NONE))
-    value = read_number(frame, args[0], object) if is_tensor_like(args[0]) else args[0]
+@builtin(round, known=True)
+def _round(frame: Frame, /, number: Value, ndigits: Value = NONE) -> Value:
+    digits = constant(ndigits)
+    value = read_number(frame, number, object) if is_tensor_like(number) else number
     return each_type(frame, value, lambda one: _rounded(frame, one, digits))
 
 
@@ -263,10 +370,9 @@ def _rounded(frame: Frame, value: Dynamic, digits: Any) -> Value:
 
 
 @builtin(divmod)
-def _divmod(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    left, right = args
-    quotient = binary(frame, "floordiv", operator.floordiv, left, right)
-    return TupleValue((quotient, binary(frame, "mod", operator.mod, left, right)))
+def _divmod(frame: Frame, x: Value, y: Value, /) -> Value:
+    quotient = binary(frame, "floordiv", operator.floordiv, x, y)
+    return TupleValue((quotient, binary(frame, "mod", operator.mod, x, y)))
 
 
 _OPERATORS: dict[Any, tuple[str, Any]] = {
@@ -280,12 +386,15 @@ _OPERATORS: dict[Any, tuple[str, Any]] = {
 }
 
 
-def _of_operator(name: str, function: Any) -> Builtin:
-    return lambda frame, args, kwargs: binary(frame, name, function, args[0], args[1])
+def _of_operator(name: str, function: Any) -> Callable[..., Value]:
+    def call(frame: Frame, a: Value, b: Value, /) -> Value:
+        return binary(frame, name, function, a, b)
+
+    return call
 
 
-for _function, (_name, _same) in _OPERATORS.items():
-    BUILTINS[_function] = _of_operator(_name, _same)
+for _operator, (_name, _same) in _OPERATORS.items():
+    builtin(_operator)(_of_operator(_name, _same))
 
 
 _MATH = (
@@ -294,17 +403,9 @@ _MATH = (
 )  # fmt: skip
 
 
-def _of_math(name: str) -> Builtin:
-    function = getattr(math, name)
-
-    def call(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if all_static(args, kwargs):
-            return natively(frame, function, args, kwargs)
-        if len(args) != 1:
-            frame.refuse(f"math.{name} with {len(args)} arguments")
-        value = args[0]
-        if is_tensor_like(value):
-            value = read_number(frame, value, float)
+def _of_math(name: str) -> Callable[..., Value]:
+    def call(frame: Frame, x: Value, /) -> Value:
+        value = read_number(frame, x, float) if is_tensor_like(x) else x
         given = frame.dynamic(value)
         given = frame.expect(given, NUMBERS, f"math.{name} needs a number")
         real = frame.dynamic(each_type(frame, given, lambda one: converted(frame, one, float)))
@@ -315,66 +416,60 @@ def _of_math(name: str) -> Builtin:
 
 
 for _name in _MATH:
-    BUILTINS[getattr(math, _name)] = _of_math(_name)
+    builtin(getattr(math, _name), known=True)(_of_math(_name))
 
 
 # ---- Functions on objects: their classes, attributes and calls.
 
 
 @builtin(isinstance)
-def is_instance_of(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    value, classes = args
+def is_instance_of(frame: Frame, value: Value, classes: Value, /) -> Value:
     if not is_static(classes):
         frame.refuse("isinstance with a class that the instance decides")
     wanted = python_of(classes)
-    match value:
-        case Static(item):
-            return Static(isinstance(item, wanted))
-        case TupleValue(_, is_list):
-            return Static(issubclass(list if is_list else tuple, wanted))
-        case Dynamic(_, type_):
-            kinds = tuple(k for k in alternatives(type_) if is_instance(frame, k, wanted))
-            return has_type(frame, value, kinds)
-        case _:
-            return Static(False)
+    try:
+        isinstance(None, wanted)
+    except TypeError as error:
+        frame.stop(TypeError, str(error))
+    if isinstance(value, Static):
+        return Static(isinstance(value.value, wanted))
+    if not isinstance(value, Dynamic):
+        return Static(issubclass(static_class(frame, value), wanted))
+    kinds = tuple(k for k in alternatives(value.type) if is_instance(frame, k, wanted))
+    return has_type(frame, value, kinds)
 
 
 @builtin(type)
-def _type(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    (value,) = args
-    match value:
-        case Static(item):
-            return Static(type(item))
-        case Dynamic():
-            return each_type(frame, value, lambda one: Static(python_class(frame, one.type)))
-        case _:
-            return Static(tuple)
+def _type(frame: Frame, value: Value, /) -> Value:
+    if isinstance(value, Dynamic):
+        return each_type(frame, value, lambda one: Static(class_of(frame, one.type)))
+    return Static(static_class(frame, value))
 
 
 @builtin(getattr)
-def _getattr(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    name = constant(args[1])
-    if not isinstance(name, str):
+def _getattr(frame: Frame, value: Value, name: Value, default: Value | None = None, /) -> Value:
+    known = constant(name)
+    if not isinstance(known, str):
         frame.refuse("getattr with a name that the instance decides")
-    if len(args) < 3:
-        return attribute(frame, args[0], name)
+    if default is None:
+        return attribute(frame, value, known)
 
     def one(value: Value) -> Value:
-        there = _has_attribute(frame, value, name)
+        there = _has_attribute(frame, value, known)
         if isinstance(there, Static):
-            return attribute(frame, value, name) if there.value else args[2]
+            return attribute(frame, value, known) if there.value else default
         condition = frame.operand(there)
-        return either(frame, condition, lambda: attribute(frame, value, name), lambda: args[2])
+        return either(frame, condition, lambda: attribute(frame, value, known), lambda: default)
 
-    return one(args[0]) if isinstance(args[0], Static) else each_type(frame, args[0], one)
+    return one(value) if isinstance(value, Static) else each_type(frame, value, one)
 
 
 @builtin(hasattr)
-def _hasattr(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    name = constant(args[1])
-    if not isinstance(name, str):
+def _hasattr(frame: Frame, value: Value, name: Value, /) -> Value:
+    known = constant(name)
+    if not isinstance(known, str):
         frame.refuse("hasattr with a name that the instance decides")
-    return _has_attribute(frame, args[0], name)
+    return _has_attribute(frame, value, known)
 
 
 def _has_attribute(frame: Frame, value: Value, name: str) -> Value:
@@ -405,33 +500,31 @@ def _has_one(frame: Frame, value: Dynamic, name: str) -> Value:
 
 
 @builtin(functools.partial)
-def _partial(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    function, *first = args
-
+def _partial(frame: Frame, function: Value, /, *first: Value, **given: Value) -> Value:
     def call(inner: Frame, rest: list[Value], named: dict[str, Value]) -> Value:
-        return apply(inner, function, [*first, *rest], kwargs | named)
+        return apply(inner, function, [*first, *rest], given | named)
 
-    return Native("partial", call)
+    return Native("partial", call, functools.partial)
 
 
 @builtin(concurrent)
-def _concurrent(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return TupleValue(tuple(args))
+def _concurrent(frame: Frame, /, *values: Value) -> Value:
+    return TupleValue(values)
 
 
 @builtin(phase)
-def _phase(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _phase(frame: Frame, /) -> Value:
     frame.builder.emit(Phase(1))  # the pass `phases` numbers them
     return NONE
 
 
 @builtin(print)
-def _print(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _print(frame: Frame, /, *values: Value, **named: Value) -> Value:
     return frame.refuse("print() is not supported in a batched function", "return the values")
 
 
 @builtin(builtins.super)
-def _super(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _super(frame: Frame, /, *args: Value) -> Value:
     owner = frame.owner
     value = None if frame.receiver is None else frame.locals.get(frame.receiver)
     if len(args) == 2 and isinstance(args[0], Static):
@@ -449,12 +542,16 @@ def _super(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 @builtin(torch.is_tensor)
-def _is_tensor(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return is_instance_of(frame, [args[0], Static(torch.Tensor)], {})
+def _is_tensor(frame: Frame, obj: Value, /) -> Value:
+    return is_instance_of(frame, obj, Static(torch.Tensor))
 
 
-def _combined(frame: Frame, name: str, value: Dynamic, dim: Value) -> Value:
+def _combined(
+    frame: Frame, name: str, value: Dynamic, /, dim: Value = ZERO, **named: Value
+) -> Value:
     """Return torch.stack or torch.cat of a list whose length the instance decides: rows."""
+    if named:
+        frame.refuse(f"torch.{name} of a list whose length the instance decides, with {min(named)}")
     if constant(dim) != 0:
         frame.refuse(
             f"torch.{name} of a list whose length the instance decides, along another dim than 0"
@@ -479,8 +576,10 @@ def _of_lists(function: Callable[..., Any], name: str) -> Builtin:
     def call(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
         value = args[0] if args else kwargs.get("tensors")
         if isinstance(value, Dynamic) and isinstance(value.type, ListType):
-            dim = kwargs.get("dim", args[1] if len(args) > 1 else Static(0))
-            return _combined(frame, name, value, dim)
+            given = [frame, Static(name), value, *args[1:]]
+            named = {key: item for key, item in kwargs.items() if key != "tensors"}
+            check_call(frame, f"torch.{name}", inspect.signature(_combined), given, named)
+            return _combined(frame, name, value, *args[1:], **named)
         if all_static(args, kwargs):
             return natively(frame, function, args, kwargs)
         return call_torch(frame, function, args, kwargs)

@@ -14,7 +14,7 @@ from stretto.batching.frontend.values import scalar_type
 from stretto.batching.host.places import class_version, version_at
 from stretto.frontends.python.guards.guards import ProbeKind, Probes
 from stretto.options import Options
-from stretto.runtime.constants import Weights
+from stretto.runtime.constants import ConstantFreshness
 from stretto.runtime.probes import ProbeTable, load
 
 ABSENT = object()
@@ -78,7 +78,9 @@ class TensorGuards:
     ) -> None:
         unique = {id(tensor): tensor for tensor in (*tensors, *content)}
         self._known = [(tensor, _place(tensor)) for tensor in unique.values()]
-        self._content = Weights([item for item in content if item.is_cpu], (), native=native)
+        self._content = ConstantFreshness(
+            [item for item in content if item.is_cpu], (), native=native
+        )
 
     @property
     def tensors(self) -> Iterator[torch.Tensor]:

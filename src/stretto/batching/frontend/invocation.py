@@ -10,10 +10,10 @@ from typing import Any
 
 from stretto.batching.frontend.builder import Draft, PathEnds, finished, pruned, scoped
 from stretto.batching.frontend.dispatch import execute, impossible
-from stretto.batching.frontend.evaluation import Again
+from stretto.batching.frontend.evaluation import RestartRound
 from stretto.batching.frontend.frame import Frame
 from stretto.batching.frontend.joins import leave, merge, over_choices
-from stretto.batching.frontend.sources import Source, gone_through_once, owned_names, private_lists
+from stretto.batching.frontend.sources import Source, owned_names, private_lists, read_once_names
 from stretto.batching.frontend.values import (
     NONE,
     Closure,
@@ -61,7 +61,7 @@ def new_frame(
         place=source.node,
         owned=owned_names(source.node),
         private=private_lists(source.node),
-        once=gone_through_once(source.node),
+        once=read_once_names(source.node),
         receiver=next((arg.arg for arg in (*arguments.posonlyargs, *arguments.args)), None),
     )
     for name, value in bound.items():
@@ -95,7 +95,7 @@ def bind(
         )
     if spec.vararg is not None:
         bound[spec.vararg.arg] = TupleValue(tuple(args[len(positional) :]))
-    names = {*positional, *(arg.arg for arg in spec.kwonlyargs)}
+    names = {arg.arg for arg in (*spec.args, *spec.kwonlyargs)}
     extra: dict[str, Value] = {}
     for name, value in kwargs.items():
         if name in bound and name in names:
@@ -147,8 +147,8 @@ def _call_with(frame: Frame, source: Source, bound: dict[str, Value]) -> Value:
     parts: list[Dynamic] = []
     key = (
         source.code,
-        tuple((name, _shape(frame, value, parts)) for name, value in sorted(bound.items())),
-        tuple((name, _shape(frame, value, parts)) for name, value in sorted(captured.items())),
+        tuple((name, _key_part(frame, value, parts)) for name, value in sorted(bound.items())),
+        tuple((name, _key_part(frame, value, parts)) for name, value in sorted(captured.items())),
     )
     location = SourceLocation(source.file, source.node.lineno, function=source.name)
     made, is_new = evaluation.outline(key, source.name, location)
@@ -186,7 +186,7 @@ def _widen(frame: Frame, source: Source, bound: dict[str, Value]) -> None:
         key = (source.code, name)
         if key not in evaluation.dynamic_parameters and _differs(frame, source, name, value):
             evaluation.dynamic_parameters.add(key)
-            raise Again
+            raise RestartRound
         if key in evaluation.dynamic_parameters:
             bound[name] = frame.dynamic(value)
 
@@ -240,7 +240,7 @@ def _from_outer(outer: Frame, name: str) -> Value | None:
     return None
 
 
-def _shape(frame: Frame, value: Value, parts: list[Dynamic]) -> Hashable:
+def _key_part(frame: Frame, value: Value, parts: list[Dynamic]) -> Hashable:
     """Return an argument's part of an outlined function's key; add its data to `parts`."""
     match value:
         case Static(item):
@@ -252,11 +252,11 @@ def _shape(frame: Frame, value: Value, parts: list[Dynamic]) -> Hashable:
             parts.append(value)
             return ("data", type_)
         case TupleValue(items, is_list):
-            return ("tuple", is_list, tuple(_shape(frame, item, parts) for item in items))
+            return ("tuple", is_list, tuple(_key_part(frame, item, parts) for item in items))
         case Closure(node):
             return ("closure", node)
         case Method(function, owner):
-            return ("method", function, _shape(frame, owner, parts))
+            return ("method", function, _key_part(frame, owner, parts))
         case _:
             parts.append(frame.dynamic(value))
             return ("data", parts[-1].type)
@@ -361,7 +361,7 @@ def call_function(
     while caller is not None:
         if caller.code == source.code:
             evaluation.outlined_code.add(source.code)
-            raise Again
+            raise RestartRound
         caller, depth = caller.caller, depth + 1
     if depth > MOST_INLINED:
         frame.refuse(f"calls of functions are nested more than {MOST_INLINED} levels deep")

@@ -19,12 +19,20 @@ from stretto.batching.frontend.joins import (
     either,
     is_tuple,
     known_items,
+    selected,
     stop_outside,
     unpacked,
 )
 from stretto.batching.frontend.tensor_operators import getitem
 from stretto.batching.frontend.tensor_results import elements, is_tensor_like
-from stretto.batching.frontend.truth import characters, item_type, read_number, slice_parts, sliced
+from stretto.batching.frontend.truth import (
+    characters,
+    item_type,
+    new_list,
+    read_number,
+    slice_parts,
+    sliced,
+)
 from stretto.batching.frontend.values import (
     Choice,
     Composed,
@@ -155,18 +163,41 @@ def choose(
 ) -> Value:
     """Return the result of `use` for the option whose key equals `index`. If none does, return
     `missing()`, or end the instance with `error`."""
-    if not options and missing is not None:
+
+    def fails() -> Value:
+        return frame.stop(error, index.operand)
+
+    uses = [(key, lambda x=x: use(x)) for key, x in options]
+    return by_equality(frame, index, uses, missing or fails)
+
+
+def by_equality(
+    frame: Frame,
+    key: Dynamic,
+    uses: Sequence[tuple[Any, Callable[[], Value]]],
+    missing: Callable[[], Value],
+) -> Value:
+    """What one of several functions gives, by its key, a scalar; `missing` where none has it."""
+    if not uses:
         return missing()
-    if not options:
-        frame.stop(error, index.operand)
-    (key, item), *rest = options
-    test = frame.assign("eq", Scalar.BOOL, index.operand, frame.operand(Static(key)))
-    return either(
-        frame,
-        test.operand,
-        lambda: use(item),
-        lambda: choose(frame, rest, index, error, use, missing),
-    )
+    if len(uses) > _FEW:
+        cell = frame.evaluation.cell(frame.site("keys", len(uses)))
+        keys = new_list(frame, cell, tuple(Static(other) for other, _ in uses)).operand
+        there = frame.assign("contains", Scalar.BOOL, keys, key.operand)
+
+        def found() -> Value:
+            position = frame.assign("index", Scalar.INT, keys, key.operand)
+            numbered = [(number, use) for number, (_, use) in enumerate(uses)]
+            return selected(frame, position.operand, numbered)
+
+        return either(frame, there.operand, found, missing)
+    (first, use), *rest = uses
+    test = frame.assign("eq", Scalar.BOOL, key.operand, frame.operand(Static(first)))
+    return either(frame, test.operand, use, lambda: by_equality(frame, key, rest, missing))
+
+
+_FEW = 16
+"""So many keys are compared one after another."""
 
 
 def subscript(frame: Frame, value: Value, index: Value) -> Value:
@@ -228,7 +259,7 @@ def _static_item(frame: Frame, item: Any, index: Value) -> Value:
     try:
         found = item[key]
     except (IndexError, KeyError, TypeError) as error:
-        frame.stop(type(error), str(error))
+        frame.stop(type(error), str(error.args[0]))
     if isinstance(key, int | str) and not isinstance(item, str | tuple | torch.Tensor):
         frame.evaluation.read("item", item, key, found)
     return Static(found)
@@ -344,7 +375,7 @@ def _record_item(frame: Frame, value: Dynamic, kind: RecordType, index: Value) -
     if info.kind == "dict" and isinstance(key, str):
         if key in info.fields:
             return read_field(frame, value, [kind], key)
-        frame.stop(KeyError, repr(key))
+        frame.stop(KeyError, key)
     if info.kind == "namedtuple":
         names = tuple(info.python._fields)  # type: ignore[attr-defined]
         items = tuple(read_field(frame, value, [kind], name) for name in names)
@@ -371,14 +402,9 @@ def field_by_key(
     if key.type is not Scalar.STR:
         return missing()
 
-    def among(names: list[str]) -> Value:
-        if not names:
-            return missing()
-        test = frame.assign("eq", Scalar.BOOL, key.operand, Literal(names[0]))
-        read = (lambda: read_field(frame, value, [kind], names[0]), lambda: among(names[1:]))
-        return either(frame, test.operand, *read)
-
-    return among(list(frame.evaluation.info(kind).fields))
+    names = frame.evaluation.info(kind).fields
+    reads = [(name, lambda n=name: read_field(frame, value, [kind], n)) for name in names]
+    return by_equality(frame, key, reads, missing)
 
 
 # ---- Assignment and deletion of items.

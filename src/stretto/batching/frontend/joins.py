@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -10,10 +11,18 @@ import torch
 from stretto.batching.frontend.builder import Draft, Gap, PathEnds
 from stretto.batching.frontend.dispatch import impossible
 from stretto.batching.frontend.frame import Exit, Frame
+from stretto.batching.frontend.library import MODULE
 from stretto.batching.frontend.values import (
     Choice,
+    Closure,
+    Composed,
     Dynamic,
+    IterableValue,
+    Method,
+    Native,
+    SliceValue,
     Static,
+    Text,
     TupleValue,
     Unbound,
     Value,
@@ -88,7 +97,7 @@ def _position(options: list[Value], value: Value) -> int:
     return len(options) - 1
 
 
-def without_data(held: Type) -> tuple[Literal, Type]:
+def default_data(held: Type) -> tuple[Literal, Type]:
     """Return the value of the data's variable where another option is chosen, and its type
     including that."""
     if held in _DEFAULTS:
@@ -124,7 +133,7 @@ def join_choices(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value], nam
     if known == NEVER:
         return choice_of(index, options, None, NEVER)
     if without:
-        default, data.type = without_data(data.type)
+        default, data.type = default_data(data.type)
         for gap in without:
             gap.statements.append(Assign(data, "copy", (default,)))
     frame.evaluation.settle(data.type)
@@ -342,11 +351,39 @@ def python_class(frame: Frame, kind: Type) -> type:
             raise TypeError(kind)
 
 
+def class_of(frame: Frame, kind: Type) -> type:
+    """type() of a value of a type that is no union: Python's own class, where `library` has what
+    stands for it."""
+    order = python_class(frame, kind).__mro__
+    return next(python for python in order if python.__module__ != MODULE)
+
+
 def is_instance(frame: Frame, kind: Type, classes: Any) -> bool:
     """Return isinstance of a value of a type that is no union."""
-    if classes is float and kind is Scalar.INT:
-        return False
-    return issubclass(python_class(frame, kind), classes)
+    return issubclass(class_of(frame, kind), classes)
+
+
+def static_class(frame: Frame, value: Value) -> type:
+    """type() of a value that is no data."""
+    match value:
+        case Static(item):
+            return type(item)
+        case TupleValue(_, is_list) if not value.names:
+            return list if is_list else tuple
+        case Closure():
+            return FunctionType
+        case Method(function) if not isinstance(function, str):
+            return MethodType
+        case Text():
+            return str
+        case SliceValue():
+            return slice
+        case Composed():
+            return torch.Tensor
+        case IterableValue(_, python) | Native(_, _, python) if python is not None:
+            return python
+        case _:
+            return frame.refuse("the class of such a value is asked for")
 
 
 def has_type(frame: Frame, value: Value, types: tuple[Type, ...]) -> Value:
@@ -381,15 +418,31 @@ def _chosen(
     options: Sequence[tuple[int, Value]],
     use: Callable[[Value], Value],
 ) -> Value:
-    (number, option), *rest = options
+    ordered = sorted(options, key=lambda pair: pair[0])
+    uses = [(number, lambda x=x: use(option_of(frame, value, x))) for number, x in ordered]
+    return selected(frame, value.index.operand, uses)
 
-    def one() -> Value:
-        return use(option_of(frame, value, option))
 
-    if not rest:
-        return one()
-    test = frame.assign("eq", Scalar.BOOL, value.index.operand, Literal(number))
-    return either(frame, test.operand, one, lambda: _chosen(frame, value, rest, use))
+def selected(
+    frame: Frame, number: Operand, uses: Sequence[tuple[int, Callable[[], Value]]]
+) -> Value:
+    """What one of several functions gives, by its number, which one of them has. They are in the
+    order of their numbers."""
+    if len(uses) == 1:
+        return uses[0][1]()
+    half = 1 if len(uses) <= _FEW else len(uses) // 2
+    test = frame.assign("lt", Scalar.BOOL, number, Literal(uses[half][0]))
+    return either(
+        frame,
+        test.operand,
+        lambda: selected(frame, number, uses[:half]),
+        lambda: selected(frame, number, uses[half:]),
+    )
+
+
+_FEW = 16
+"""So many ways are told apart one after another; more of them by halves, as branches within
+branches must not become too deep."""
 
 
 def option_of(frame: Frame, value: Choice, option: Value) -> Value:

@@ -17,13 +17,15 @@ import torch
 LIBRARY, MODULE = __file__, __name__
 
 
-def reduce(function, items, *initial):
+def reduce(function, iterable, /, *initial):
+    if len(initial) > 1:
+        raise TypeError("reduce expected at most 3 arguments")
     if len(initial) > 0:
         found = initial[0]
-        for item in items:
+        for item in iterable:
             found = function(found, item)
         return found
-    rest = list(items)
+    rest = list(iterable)
     if len(rest) == 0:
         raise TypeError("reduce() of empty iterable with no initial value")
     found = rest[0]
@@ -32,29 +34,29 @@ def reduce(function, items, *initial):
     return found
 
 
-def chain(*parts):
+def chain(*iterables):
     found = []
-    for part in parts:
+    for part in iterables:
         found.extend(part)
     return found
 
 
-def chain_of(parts):
+def from_iterable(iterable, /):
     found = []
-    for part in parts:
+    for part in iterable:
         found.extend(part)
     return found
 
 
-def accumulate(items, function=None):
-    found = []
-    for item in items:
+def accumulate(iterable, func=None, *, initial=None):
+    found = [] if initial is None else [initial]
+    for item in iterable:
         if len(found) == 0:
             found.append(item)
-        elif function is None:
+        elif func is None:
             found.append(found[-1] + item)
         else:
-            found.append(function(found[-1], item))
+            found.append(func(found[-1], item))
     return found
 
 
@@ -68,31 +70,46 @@ def product(first, *others):
     return [(a, *other) for a in first for other in rest]
 
 
-def pairwise(items):
-    rest = list(items)
+def pairwise(iterable, /):
+    rest = list(iterable)
     return [(rest[i], rest[i + 1]) for i in range(len(rest) - 1)]
 
 
-def islice(items, start, stop=..., step=1):
-    if stop is ...:
-        return list(items)[:start]
-    return list(items)[start:stop:step]
+def islice(items, start, stop, step):
+    first = 0 if start is None else start
+    stride = 1 if step is None else step
+    if not isinstance(first, int) or first < 0:
+        raise ValueError("Indices for islice() must be None or an integer: 0 <= x <= sys.maxsize.")
+    if stop is not None and (not isinstance(stop, int) or stop < 0):
+        raise ValueError(
+            "Stop argument for islice() must be None or an integer: 0 <= x <= sys.maxsize."
+        )
+    if not isinstance(stride, int) or stride < 1:
+        raise ValueError("Step for islice() must be a positive integer or None.")
+    found = []
+    if stop is not None and stop == 0:
+        return found
+    place = 0
+    for item in items:
+        if place >= first and (place - first) % stride == 0:
+            found.append(item)
+        place += 1  # noqa: SIM113
+        if stop is not None and place >= stop:
+            break
+    return found
 
 
-def pairs_of(items, count):
-    rest = list(items)
-    if count == 2:
-        return [(rest[i], rest[j]) for i in range(len(rest)) for j in range(i + 1, len(rest))]
+def combinations(pool, *count):
+    """All choices of as many items as `count` has."""
+    if len(count) == 0:
+        return [()]
+    if len(count) == 1:
+        return [(item,) for item in pool]
     return [
-        (rest[i], rest[j], rest[k])
-        for i in range(len(rest))
-        for j in range(i + 1, len(rest))
-        for k in range(j + 1, len(rest))
+        (pool[i], *rest)
+        for i in range(len(pool))
+        for rest in combinations(pool[i + 1 :], *count[1:])
     ]
-
-
-def repeat(item, times):
-    return [item for _ in range(times)]
 
 
 def smallest(items, key):
@@ -117,6 +134,8 @@ def join(separator, items):
     found = ""
     first = True
     for item in items:
+        if not isinstance(item, str):
+            raise TypeError("an item of a sequence that is joined is no str")
         found = item if first else found + separator + item
         first = False
     return found
@@ -154,10 +173,18 @@ def rows_between(table, start, stop, size):
 class Deque(collections.deque):
     """collections.deque"""
 
-    def __init__(self, items=(), maxlen=None):
+    def __init__(self, iterable=(), maxlen=None):
+        if maxlen is not None and not isinstance(maxlen, int):
+            raise TypeError("an integer is required")
+        if maxlen is not None and maxlen < 0:
+            raise ValueError("maxlen must be non-negative")
         self.held = []
         self.most = maxlen
-        self.extend(items)
+        self.extend(iterable)
+
+    @property
+    def maxlen(self):
+        return self.most
 
     def append(self, item):
         self.held.append(item)
@@ -170,11 +197,11 @@ class Deque(collections.deque):
             self.held.pop()
 
     def extend(self, items):
-        for item in items:
+        for item in list(items):  # which may be the deque itself
             self.append(item)
 
     def extendleft(self, items):
-        for item in items:
+        for item in list(items):
             self.appendleft(item)
 
     def pop(self):
@@ -214,7 +241,7 @@ class Deque(collections.deque):
         return item in self.held
 
     def __eq__(self, other):
-        return isinstance(other, Deque) and self.held == other.held
+        return isinstance(other, collections.deque) and self.held == other.held  # pyright: ignore
 
     def __getitem__(self, place):
         if place >= len(self.held) or place < -len(self.held):
@@ -227,18 +254,10 @@ class Deque(collections.deque):
         self.held[place] = item
 
 
-class DefaultDict(collections.defaultdict):
-    """collections.defaultdict; each factory gets a subclass."""
+class Mapping:
+    """What the dicts here have in common."""
 
-    factory = int
-
-    def __init__(self):
-        self.held = {}
-
-    def __getitem__(self, key):
-        if key not in self.held:
-            self.held[key] = self.factory()
-        return self.held[key]
+    held: dict
 
     def __setitem__(self, key, value):
         self.held[key] = value
@@ -254,9 +273,6 @@ class DefaultDict(collections.defaultdict):
 
     def __iter__(self):
         return iter(self.held)
-
-    def __eq__(self, other):
-        return self.held == (other.held if isinstance(other, DefaultDict) else other)
 
     def get(self, key, default=None):
         return self.held.get(key, default)
@@ -280,30 +296,67 @@ class DefaultDict(collections.defaultdict):
         self.held.clear()
 
 
-class Counter(DefaultDict):
+class DefaultDict(Mapping, collections.defaultdict):
+    """collections.defaultdict; each factory gets a subclass."""
+
+    factory = int
+
+    def __init__(self):
+        self.held = {}
+
+    def __getitem__(self, key):
+        if key not in self.held:
+            self.held[key] = self.factory()
+        return self.held[key]
+
+    def __eq__(self, other):
+        return self.held == plain(other)
+
+
+class Counter(Mapping, collections.Counter):
     """collections.Counter"""
 
-    def __init__(self, items=()):
+    def __init__(self, iterable=None, /):
         self.held = {}
-        self.update(items)
+        self.update(iterable)
 
-    def update(self, items):
-        for item in items:
-            self.held[item] = self.held.get(item, 0) + 1
+    def update(self, iterable=None, /):
+        if isinstance(iterable, dict):
+            for key, count in iterable.items():
+                self.held[key] = count + self.held.get(key, 0)
+        elif iterable is not None:
+            for item in iterable:
+                self.held[item] = self.held.get(item, 0) + 1
 
     def __getitem__(self, key):
         return self.held.get(key, 0)
 
-    def most_common(self, count=None):
-        return sorted(self.held.items(), key=lambda pair: pair[1], reverse=True)[:count]
+    def __delitem__(self, key):
+        if key in self.held:
+            self.held.pop(key)
+
+    def __eq__(self, other):
+        if not isinstance(other, collections.Counter):
+            return self.held == plain(other)
+        mine = all(count == other[key] for key, count in self.items())
+        return mine and all(count == self[key] for key, count in other.items())
+
+    def most_common(self, n=None):
+        found = sorted(self.held.items(), key=lambda pair: pair[1], reverse=True)
+        return found if n is None else found[: max(n, 0)]
+
+
+def plain(value):
+    """The plain dict in one of these; any other value is itself."""
+    return value.held if isinstance(value, Mapping) else value
 
 
 class Set(set):
     """A set of ints or strings, without operations that depend on the order of its members."""
 
-    def __init__(self, items=()):
+    def __init__(self, iterable=(), /):
         self.held = {}
-        self.update(items)
+        self.update(iterable)
 
     def add(self, item):
         self.held[item] = True
@@ -331,11 +384,17 @@ class Set(set):
         found.update(*several)
         return found
 
-    def intersection(self, other):
-        return self & Set(other)
+    def intersection(self, *several):
+        found = Set(self)
+        for items in several:
+            found = found & Set(items)
+        return found
 
-    def difference(self, other):
-        return self - Set(other)
+    def difference(self, *several):
+        found = Set(self)
+        for items in several:
+            found = found - Set(items)
+        return found
 
     def issubset(self, other):
         return self <= Set(other)
@@ -347,34 +406,52 @@ class Set(set):
         return len(self & Set(other)) == 0
 
     def __or__(self, other):
+        if not isinstance(other, set):
+            return NotImplemented
         found = Set(self)
         found.update(other)
         return found
 
     def __and__(self, other):
+        if not isinstance(other, set):
+            return NotImplemented
         return Set([item for item in members(self) if item in other])
 
     def __sub__(self, other):
+        if not isinstance(other, set):
+            return NotImplemented
         return Set([item for item in members(self) if item not in other])
 
     def __xor__(self, other):
+        if not isinstance(other, set):
+            return NotImplemented
         return (self - other) | (other - self)
 
     def __ior__(self, other):
+        if not isinstance(other, set):
+            return NotImplemented
         self.update(other)
         return self
 
     def __le__(self, other):
+        if not isinstance(other, set):
+            return NotImplemented
         return all(item in other for item in members(self))
 
     def __ge__(self, other):
-        return other <= self
+        if not isinstance(other, set):
+            return NotImplemented
+        return all(item in self for item in members(other))
 
     def __lt__(self, other):
+        if not isinstance(other, set):
+            return NotImplemented
         return len(self) < len(other) and self <= other
 
     def __gt__(self, other):
-        return other < self
+        if not isinstance(other, set):
+            return NotImplemented
+        return len(self) > len(other) and self >= other
 
     def __eq__(self, other):
         return isinstance(other, set) and len(self) == len(other) and self <= other
@@ -388,6 +465,6 @@ class Set(set):
 
 def members(items):
     """Return the members of a set in any order; any other value unchanged."""
-    if isinstance(items, Set):
-        return items.held.keys()
+    if isinstance(items, set):
+        return items.held.keys()  # pyright: ignore
     return items

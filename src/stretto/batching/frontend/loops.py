@@ -17,10 +17,10 @@ from stretto.batching.frontend.joins import (
     DATA,
     as_list,
     choice_of,
+    default_data,
     is_tuple,
     merge,
     numbered,
-    without_data,
 )
 from stretto.batching.frontend.values import (
     Choice,
@@ -108,7 +108,7 @@ class Attempt:
             self._frame.builder.emit(Assign(index, "copy", (number,)))
             if known == NEVER:
                 return choice_of(index, options, None, NEVER)
-            default, held = without_data(known)
+            default, held = default_data(known)
             data = self._variable(name, held)
             source = default if made is None else made.operand
             self._frame.builder.emit(Assign(data, "copy", (source,)))
@@ -209,7 +209,7 @@ class Attempt:
             assert isinstance(data, Dynamic) and isinstance(data.operand, Variable)
             if made is not None and not self._grown(key, data.type, made.type):
                 return False
-            default, _ = without_data(head.known)
+            default, _ = default_data(head.known)
             pairs.append((data.operand, default if made is None else made.operand))
         return True
 

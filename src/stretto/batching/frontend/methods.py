@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from typing import Any
 
@@ -11,25 +12,23 @@ from stretto.batching.frontend.attributes import attribute, check_equality
 from stretto.batching.frontend.comparisons import contains, equal
 from stretto.batching.frontend.dispatch import apply, impossible
 from stretto.batching.frontend.frame import Frame
+from stretto.batching.frontend.functions import check_call
 from stretto.batching.frontend.items import field_by_key, set_item, subscript
-from stretto.batching.frontend.joins import branch, either
+from stretto.batching.frontend.joins import branch, class_of, either, static_class
 from stretto.batching.frontend.operators import binary
-from stretto.batching.frontend.purity import call_static
 from stretto.batching.frontend.tensor_operators import call_torch, getitem
 from stretto.batching.frontend.truth import append, item_type, new_list, read_number
 from stretto.batching.frontend.values import (
     NONE,
     Composed,
     Dynamic,
-    Iterator_,
+    IterableValue,
     Static,
     TupleValue,
     Value,
     constant,
-    is_static,
-    python_of,
 )
-from stretto.batching.frontend.walks import Known, Mapped, extend, iterate, plan_of
+from stretto.batching.frontend.walks import Items, Known, Mapped, extend, iterate, plan_of
 from stretto.batching.types import (
     DictType,
     ListType,
@@ -39,7 +38,7 @@ from stretto.batching.types import (
     TensorType,
     union,
 )
-from stretto.call.eager import Trained
+from stretto.call.eager import RequiresGrad
 
 # ---- Methods of dicts.
 
@@ -63,7 +62,11 @@ def dict_method(frame: Frame, name: str, owner: Dynamic, args: list[Value]) -> V
         case "keys" | "values":
             cell = frame.evaluation.cell(frame.site(name))
             frame.evaluation.grow(cell, kind.key if name == "keys" else type_)
-            return frame.assign(name, ListType(cell), owner.operand)
+
+            def view(inner: Frame) -> Items:
+                return Items(inner.assign(name, ListType(cell), owner.operand))
+
+            return IterableValue(view, _VIEWS[name])
         case "items":
             return _dict_items(frame, owner, kind)
         case "clear":
@@ -88,14 +91,21 @@ def _dict_items(frame: Frame, owner: Dynamic, kind: DictType) -> Value:
 
     cell = frame.evaluation.cell(frame.site("keys"))
     frame.evaluation.grow(cell, kind.key)
-    keys = frame.assign("keys", ListType(cell), owner.operand)
     type_ = frame.evaluation.cells[kind.cell]
 
     def pair(inner: Frame, key: Value) -> Value:
         value = inner.assign("lookup", type_, owner.operand, inner.operand(key))
         return TupleValue((key, value))
 
-    return Iterator_(Mapped(plan_of(frame, keys), pair))
+    def view(inner: Frame) -> Mapped:
+        return Mapped(Items(inner.assign("keys", ListType(cell), owner.operand)), pair)
+
+    return IterableValue(view, _VIEWS["items"])
+
+
+_VIEWS: dict[str, type] = {
+    name: type(getattr(dict[Any, Any](), name)()) for name in ("keys", "values", "items")
+}
 
 
 def fixed_dict_method(
@@ -119,12 +129,12 @@ def fixed_dict_method(
                 return value(key)
             return default
         case "keys":
-            return TupleValue(tuple(map(Static, info.fields)), is_list=True)
+            return IterableValue(Known(list(map(Static, info.fields))), _VIEWS[name])
         case "values":
-            return Iterator_(Known([value(field) for field in info.fields]))
+            return IterableValue(Known([value(field) for field in info.fields]), _VIEWS[name])
         case "items":
             pairs = [TupleValue((Static(field), value(field))) for field in info.fields]
-            return Iterator_(Known(pairs))
+            return IterableValue(Known(pairs), _VIEWS[name])
         case _:
             return frame.refuse(f"the method {name} of a dict with fixed keys is not supported")
 
@@ -170,6 +180,8 @@ def list_method(
         case "count":
             return _count(frame, owner, args[0])
         case "index":
+            if len(args) > 1:
+                frame.refuse("list.index with a start", "take a slice of it before")
             check_equality(frame, item)
             return frame.assign("index", Scalar.INT, owner.operand, frame.operand(args[0]))
         case _:
@@ -212,10 +224,8 @@ def _ints(frame: Frame, args: list[Value]) -> list[Any]:
 
 
 def tuple_method(frame: Frame, name: str, items: tuple[Value, ...], args: list[Value]) -> Value:
-    if name == "count":
-        return frame.refuse("tuple.count() is not supported")
-    if name != "index":
-        frame.stop(AttributeError, f"'tuple' object has no attribute '{name}'")
+    if name != "index" or len(args) > 1:
+        frame.refuse(f"tuple.{name} of these arguments", "make a list of it")
 
     def find(rest: list[tuple[int, Value]]) -> Value:
         if not rest:
@@ -233,10 +243,10 @@ def tuple_method(frame: Frame, name: str, items: tuple[Value, ...], args: list[V
 
 
 def _is_harmless(name: str) -> bool:
-    """Return True if a method of this name returns the tensor itself. Raises Trained for the one
-    that makes it require grad."""
+    """Return True if a method of this name returns the tensor itself. Raises RequiresGrad for the
+    one that makes it require grad."""
     if name == "requires_grad_":
-        raise Trained(None)
+        raise RequiresGrad(None)
     return name in ("contiguous", "detach", "cpu")
 
 
@@ -332,10 +342,29 @@ def _item_of(frame: Frame, value: Value) -> Value:
     return read_number(frame, given, object)
 
 
+def check_method(
+    frame: Frame, python: type, name: str, args: list[Value], kwargs: dict[str, Value]
+) -> None:
+    """Refuses a call of a method of one of Python's own classes that Python refuses."""
+    try:
+        signature = inspect.signature(getattr(python, name))
+    except ValueError:  # Python says none
+        if kwargs or (args and name in ("keys", "values", "items", "clear")):
+            frame.refuse(f"a call of {python.__name__}.{name}() with such arguments")
+        return
+    check_call(frame, f"{python.__name__}.{name}", signature, [None, *args], kwargs)
+
+
 def call_method(
     frame: Frame, name: str, owner: Value, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
     """Return the result of a method of a value of a built-in class, or of a tensor."""
+    is_data = isinstance(owner, Dynamic)
+    python = class_of(frame, owner.type) if is_data else static_class(frame, owner)
+    if python is not torch.Tensor:
+        if not hasattr(python, name):
+            frame.stop(AttributeError, f"'{python.__name__}' object has no attribute '{name}'")
+        check_method(frame, python, name, args, kwargs)
     match owner:
         case Dynamic(_, ListType()):
             return list_method(frame, name, owner, args, kwargs)
@@ -355,7 +384,5 @@ def call_method(
             )
         case TupleValue(items):
             return tuple_method(frame, name, items, args)
-        case Static(item) if all(map(is_static, args)):
-            return call_static(frame, getattr(item, name), [python_of(a) for a in args], {})
         case _:
             return frame.refuse(f"the method {name} of {frame.show(frame.type_of(owner))}")

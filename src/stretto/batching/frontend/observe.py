@@ -66,7 +66,7 @@ class Observer:
         finally:
             self._pending.clear()
             self._seen.clear()
-        return self._evaluation.cells[self._evaluation.cell_now(cell)]
+        return self._evaluation.cells[self._evaluation.merged_cell(cell)]
 
     def _drain(self) -> None:
         while self._pending:
@@ -80,7 +80,7 @@ class Observer:
             except CaptureError as error:
                 self._leave(place, error)
                 continue
-            cell = self._evaluation.cell_now(cell)
+            cell = self._evaluation.merged_cell(cell)
             grown = self._joined(self._evaluation.cells[cell], type_)
             self._evaluation.cells[cell] = grown
             self._evaluation.merge_cells(grown)
@@ -92,7 +92,7 @@ class Observer:
             case ("field", int() as number, str() as name):
                 cell = self._evaluation.field_cell(RecordType(number), name)
                 assert cell is not None
-                self._evaluation.foreign.setdefault(cell, error)
+                self._evaluation.unreadable_fields.setdefault(cell, error)
             case ((_, *_) as around, *_):
                 self._leave(around, error)
             case _:

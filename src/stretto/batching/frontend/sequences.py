@@ -8,18 +8,18 @@ from collections.abc import Callable
 from typing import Any
 
 from stretto.batching.frontend import library
-from stretto.batching.frontend.attributes import attribute, new_dict
+from stretto.batching.frontend.attributes import attribute, new_dict, read_field
 from stretto.batching.frontend.comparisons import all_of, any_of, compare, negated
 from stretto.batching.frontend.dispatch import apply
 from stretto.batching.frontend.frame import Frame
 from stretto.batching.frontend.functions import (
     BUILTINS,
-    Builtin,
-    all_static,
+    as_int,
     builtin,
-    count_arguments,
+    known_int,
     natively,
 )
+from stretto.batching.frontend.guards import ABSENT, note_class
 from stretto.batching.frontend.items import set_item, subscript
 from stretto.batching.frontend.joins import branch, each_type, either, has_type, stop_where
 from stretto.batching.frontend.loops import dynamic_loop, nothing
@@ -27,13 +27,15 @@ from stretto.batching.frontend.operators import binary, smallest
 from stretto.batching.frontend.tensor_results import is_tensor_like
 from stretto.batching.frontend.truth import append, as_text, new_list, read_number, truth
 from stretto.batching.frontend.values import (
+    FALSE,
+    NONE,
+    ZERO,
     Dynamic,
-    Iterator_,
+    IterableValue,
     Static,
     TupleValue,
     Value,
     constant,
-    is_static,
 )
 from stretto.batching.frontend.walks import (
     Enumerated,
@@ -64,14 +66,31 @@ from stretto.batching.types import (
 
 
 @builtin(len)
-def _len(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    count_arguments(frame, "len", args, 1, 1)
-    (value,) = args
+def _len(frame: Frame, value: Value, /) -> Value:
     if isinstance(value, TupleValue):
         return Static(len(value.items))
     if isinstance(value, Static):
-        return natively(frame, len, args, {})
+        return natively(frame, len, [value], {})
+    if isinstance(value, IterableValue):
+        return _length_of_view(frame, value)
     return each_type(frame, value, lambda one: _length(frame, one))
+
+
+def _length_of_view(frame: Frame, value: IterableValue) -> Value:
+    """How many items a range has, or keys(), values() or items() of a dict."""
+    plan = plan_of(frame, value)
+    if not hasattr(value.python, "__len__"):
+        shown = getattr(value.python, "__name__", "iterator")
+        frame.stop(TypeError, f"object of type '{shown}' has no len()")
+    while isinstance(plan, Mapped):
+        plan = plan.inner
+    if plan.known is not None:
+        return Static(len(plan.known))
+    if isinstance(plan, Range):
+        plan.begin(frame)
+        return plan.trips
+    assert isinstance(plan, Items)
+    return frame.assign("len", Scalar.INT, plan.source.operand)
 
 
 def _length(frame: Frame, value: Dynamic) -> Value:
@@ -86,6 +105,8 @@ def _length(frame: Frame, value: Dynamic) -> Value:
                 return Static(len(info.fields))
             if info.kind == "namedtuple":
                 return Static(len(info.python._fields))  # type: ignore[attr-defined]
+            if note_class(frame.evaluation, info.python, "__len__") is ABSENT:
+                frame.stop(TypeError, f"object of type '{info.python.__name__}' has no len()")
             return apply(frame, attribute(frame, value, "__len__"), [])
         case ListType() | DictType() | RowsType() | Scalar.STR:
             return frame.assign("len", Scalar.INT, value.operand)
@@ -94,44 +115,33 @@ def _length(frame: Frame, value: Dynamic) -> Value:
             frame.stop(TypeError, f"object of type '{shown}' has no len()")
 
 
-@builtin(range)
-def _range(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    count_arguments(frame, "range", args, 1, 3)
-    if all_static(args, kwargs):
-        return natively(frame, range, args, kwargs)
-    given = [_int(frame, value) for value in args]
-    start, stop, step = Static(0), given[0], Static(1)
-    if len(given) > 1:
-        start, stop = given[0], given[1]
-    if len(given) > 2:
-        step = given[2]
-    return Iterator_(Range(start, stop, step))
-
-
-def _int(frame: Frame, value: Value) -> Value:
-    if is_static(value):
-        return value
-    if is_tensor_like(value):
-        return read_number(frame, value, int)
-    return frame.expect(value, (Scalar.INT, Scalar.BOOL), "an integer is needed here")
+@builtin(range, known=True)
+def _range(frame: Frame, first: Value, /, *others: Value) -> Value:
+    if len(others) > 2:
+        frame.refuse(f"range is called with {len(others) + 1} arguments")
+    parts = [as_int(frame, value) for value in (first, *others)]
+    start, stop, step = (*parts, Static(1))[:3] if others else (Static(0), *parts, Static(1))
+    return IterableValue(Range(start, stop, step), range)
 
 
 @builtin(enumerate)
-def _enumerate(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    start = kwargs.get("start", args[1] if len(args) > 1 else Static(0))
-    return Iterator_(Enumerated(plan_of(frame, args[0]), start))
+def _enumerate(frame: Frame, /, iterable: Value, start: Value = ZERO) -> Value:
+    first = as_int(frame, start)
+    return IterableValue(Enumerated(plan_of(frame, iterable), first), enumerate)
 
 
 @builtin(zip)
-def _zip(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if kwargs and constant(kwargs.get("strict", Static(True))) is not False:
-        plans = [plan_of(frame, value) for value in args]
+def _zip(frame: Frame, /, *sources: Value, strict: Value = FALSE) -> Value:
+    is_strict = truth(frame, strict)
+    if not isinstance(is_strict, bool):
+        frame.refuse("zip with a `strict` that the instance decides")
+    plans = [plan_of(frame, value) for value in sources]
+    if is_strict:
         if any(plan.known is None for plan in plans):
             return _strict_zip(frame, plans)
         if len({len(plan.known or ()) for plan in plans}) > 1:
             frame.stop(ValueError, "zip() arguments have different lengths")
-        return Iterator_(Zipped(plans))
-    return Iterator_(Zipped([plan_of(frame, value) for value in args]))
+    return IterableValue(Zipped(plans), zip)
 
 
 def _strict_zip(frame: Frame, plans: list[Plan]) -> Value:
@@ -143,45 +153,45 @@ def _strict_zip(frame: Frame, plans: list[Plan]) -> Value:
         wrong = frame.assign("ne", Scalar.BOOL, lengths[0].operand, length.operand)
         message = "zip() arguments have different lengths"
         stop_where(frame, wrong.operand, ValueError, message)
-    return Iterator_(Zipped(plans))
+    return IterableValue(Zipped(plans), zip)
 
 
 @builtin(reversed)
-def _reversed(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    plan = plan_of(frame, args[0])
+def _reversed(frame: Frame, sequence: Value, /) -> Value:
+    if isinstance(sequence, IterableValue) and not hasattr(sequence.python, "__reversed__"):
+        shown = getattr(sequence.python, "__name__", "iterator")
+        frame.stop(TypeError, f"'{shown}' object is not reversible")
+    plan = plan_of(frame, sequence)
     if plan.known is not None:
-        return Iterator_(Known(plan.known[::-1]))
+        return IterableValue(Known(plan.known[::-1]), None)
     if isinstance(plan, Items):
         length = frame.assign("len", Scalar.INT, plan.source.operand)
-        return Iterator_(Reversed(plan, length))
+        return IterableValue(Reversed(plan, length), None)
     if isinstance(plan, Range):
         plan.begin(frame)
-        return Iterator_(Reversed(plan, plan.trips))
+        return IterableValue(Reversed(plan, plan.trips), None)
     return frame.refuse("reversed() of this value is not supported", "make a list of it")
 
 
 @builtin(map)
-def _map(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    function, *sources = args
-    plans = [plan_of(frame, value) for value in sources]
+def _map(frame: Frame, function: Value, first: Value, /, *others: Value) -> Value:
+    plans = [plan_of(frame, value) for value in (first, *others)]
     if len(plans) == 1:
-        return Iterator_(Mapped(plans[0], lambda f, item: apply(f, function, [item])))
+        return IterableValue(Mapped(plans[0], lambda f, item: apply(f, function, [item])), map)
 
     def spread(inner: Frame, item: Value) -> Value:
         assert isinstance(item, TupleValue)
         return apply(inner, function, item.items)
 
-    return Iterator_(Mapped(Zipped(plans), spread))
+    return IterableValue(Mapped(Zipped(plans), spread), map)
 
 
-def _to_list(is_tuple: bool) -> Builtin:
-    def make(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if not args:
-            if is_tuple:
-                return Static(())
-            return new_list(frame, frame.evaluation.cell(frame.site("list")), ())
-        (value,) = args
-        plan = plan_of(frame, value)
+_EMPTY = Static(())
+
+
+def _to_list(is_tuple: bool) -> Callable[..., Value]:
+    def make(frame: Frame, iterable: Value = _EMPTY, /) -> Value:
+        plan = plan_of(frame, iterable)
         if plan.known is not None:
             if is_tuple:
                 return TupleValue(plan.known)
@@ -197,15 +207,13 @@ def _to_list(is_tuple: bool) -> Builtin:
     return make
 
 
-BUILTINS[list] = _to_list(False)
-
-BUILTINS[tuple] = _to_list(True)
+builtin(list)(_to_list(False))
+builtin(tuple)(_to_list(True))
 
 
 @builtin(dict)
-def _dict(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-
-    if args and kwargs:
+def _dict(frame: Frame, /, *args: Value, **kwargs: Value) -> Value:
+    if len(args) + bool(kwargs) > 1:
         frame.refuse("dict() of a value and keywords is not supported", "store items afterwards")
     if args:
         return (
@@ -229,7 +237,8 @@ def _dict_of(frame: Frame, value: Value) -> Value:
                 frame, info.fields, [subscript(frame, value, Static(n)) for n in info.fields]
             )
         if issubclass(info.python, dict):
-            return _dict_of(frame, attribute(frame, value, "held"))
+            assert isinstance(value, Dynamic)
+            return _dict_of(frame, read_field(frame, value, [kind], "held"))
     if isinstance(kind, DictType):
         value = apply(frame, attribute(frame, value, "items"), [])
     cell = frame.evaluation.cell(frame.site("dict of"))
@@ -246,9 +255,8 @@ def _dict_of(frame: Frame, value: Value) -> Value:
 
 
 @builtin(filter)
-def _filter(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _filter(frame: Frame, function: Value, source: Value, /) -> Value:
     """Return the items for which a function holds; the result is computed at once."""
-    function, source = args
     made = new_list(frame, frame.evaluation.cell(frame.site("filter")), ())
 
     def keep(item: Value) -> None:
@@ -260,47 +268,45 @@ def _filter(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
             branch(frame, condition, (lambda: append(frame, made, item), lambda: None))
 
     iterate(frame, plan_of(frame, source), keep)
-    return Iterator_(Items(made))
+    return IterableValue(Items(made), filter)
 
 
 @builtin(iter)
-def _iter(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    count_arguments(frame, "iter", args, 1, 1)
-    return Iterator_(plan_of(frame, args[0]))
+def _iter(frame: Frame, iterable: Value, /) -> Value:
+    return IterableValue(plan_of(frame, iterable), None)
 
 
-@builtin(ord)
-def _ord(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if all_static(args, kwargs):
-        return natively(frame, ord, args, kwargs)
-    given = frame.expect(args[0], (Scalar.STR,), "ord() expected string of length 1")
+@builtin(ord, known=True)
+def _ord(frame: Frame, character: Value, /) -> Value:
+    given = frame.expect(character, (Scalar.STR,), "ord() expected string of length 1")
     return frame.assign("ord", Scalar.INT, given.operand)
 
 
-@builtin(str)
-def _str(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if all_static(args, kwargs):
-        return natively(frame, str, args, kwargs)
-    return as_text(frame, args[0])
+@builtin(str, known=True)
+def _str(frame: Frame, /, object: Value) -> Value:
+    return as_text(frame, object)
 
 
 # ---- Built-in functions that combine the items of a sequence: min, max, sum, any, all.
 
 
-def _extreme(name: str, function: Callable[..., Any]) -> Builtin:
-    def find(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if all_static(args, kwargs):
-            return natively(frame, function, args, kwargs)
-        if "key" in kwargs:
-            return _extreme_by_key(frame, name, args, kwargs)
-        if len(args) > 1:
+def _extreme(name: str) -> Callable[..., Value]:
+    def find(
+        frame: Frame, first: Value, /, *others: Value, key: Value = NONE, **default: Value
+    ) -> Value:
+        args = [first, *others]
+        if default and (others or set(default) != {"default"}):
+            frame.refuse(f"{name}() of several values with {min(default)}")
+        if constant(key) is not None:
+            return _extreme_by_key(frame, name, args, default | {"key": key})
+        if others:
             return smallest(frame, name, [_as_number(frame, value) for value in args])
-        plan = plan_of(frame, members(frame, args[0]))
+        plan = plan_of(frame, members(frame, first))
         if plan.known is not None:
             if not plan.known:
-                return _empty(frame, name, kwargs)
+                return _empty(frame, name, default)
             return smallest(frame, name, [_as_number(frame, value) for value in plan.known])
-        return _extreme_of_list(frame, name, plan, kwargs)
+        return _extreme_of_list(frame, name, plan, default)
 
     return find
 
@@ -383,17 +389,15 @@ def binary_less(frame: Frame, left: Value, right: Value, name: str) -> Any:
     return truth(frame, compare(frame, op, left, right))
 
 
-BUILTINS[min] = _extreme("min", min)
+builtin(min, known=True)(_extreme("min"))
+builtin(max, known=True)(_extreme("max"))
 
-BUILTINS[max] = _extreme("max", max)
 
-
-@builtin(sum)
-def _sum(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if all_static(args, kwargs):
-        return natively(frame, sum, args, kwargs)
-    start = kwargs.get("start", args[1] if len(args) > 1 else Static(0))
-    plan = plan_of(frame, members(frame, args[0]))
+@builtin(sum, known=True)
+def _sum(frame: Frame, iterable: Value, /, start: Value = ZERO) -> Value:
+    if Scalar.STR in alternatives(frame.type_of(start)):
+        frame.stop(TypeError, "sum() can't sum strings [use ''.join(seq) instead]")
+    plan = plan_of(frame, members(frame, iterable))
 
     def add(total: Value, item: Value) -> Value:
         return binary(frame, "add", operator.add, total, item)
@@ -413,9 +417,9 @@ def _add(frame: Frame, total: Value, item: Value) -> Value:
     return binary(frame, "add", operator.add, total, item)
 
 
-def _quantifier(is_all: bool) -> Builtin:
-    def find(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        plan = plan_of(frame, args[0])
+def _quantifier(is_all: bool) -> Callable[..., Value]:
+    def find(frame: Frame, iterable: Value, /) -> Value:
+        plan = plan_of(frame, iterable)
         if plan.known is not None:
             conditions = [lambda x=x: _condition(frame, x, is_all) for x in plan.known]
             found = any_of(frame, conditions)
@@ -436,29 +440,25 @@ def _condition(frame: Frame, value: Value, is_all: bool) -> Value:
     return negated(frame, made) if is_all else made
 
 
-BUILTINS[any] = _quantifier(False)
-
-BUILTINS[all] = _quantifier(True)
+builtin(any)(_quantifier(False))
+builtin(all)(_quantifier(True))
 
 
 # ---- sorted()
 
 
-@builtin(sorted)
-def _sorted(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if all_static(args, kwargs):
-        return natively(frame, sorted, args, kwargs)
-    reverse = kwargs.get("reverse", Static(False))
-    if not is_static(reverse):
-        frame.refuse("sorted with a `reverse` that the instance decides")
-    key = kwargs.get("key", Static(None))
-    given = members(frame, args[0]) if constant(key) is None else args[0]
+@builtin(sorted, known=True)
+def _sorted(
+    frame: Frame, iterable: Value, /, *, key: Value = NONE, reverse: Value = FALSE
+) -> Value:
+    backwards = known_int(frame, reverse, "sorted with a `reverse`")
+    given = members(frame, iterable) if constant(key) is None else iterable
     made = frame.dynamic(BUILTINS[list](frame, [given], {}))
     assert isinstance(made.type, ListType)
-    plain = constant(key) is None and not constant(reverse)
+    plain = constant(key) is None and not backwards
     if plain and frame.evaluation.item_type(made.type) is Scalar.INT:
         return frame.assign("sorted_ints", made.type, made.operand)
-    return _inserted(frame, made, key, bool(constant(reverse)))
+    return _inserted(frame, made, key, bool(backwards))
 
 
 def _inserted(frame: Frame, items: Dynamic, key: Value, reverse: bool) -> Value:

@@ -373,7 +373,7 @@ def _keeps_private(node: ast.Name, parent: ast.AST, parents: dict[ast.AST, ast.A
 
 
 @lru_cache(_KEPT)
-def gone_through_once(function: ast.FunctionDef) -> frozenset[str]:
+def read_once_names(function: ast.FunctionDef) -> frozenset[str]:
     """Return the local names that are read once each time they are bound: an iterator in one of
     them is never used again after it is exhausted."""
     reads: dict[str, list[Hashable]] = {}

@@ -27,7 +27,7 @@ from stretto.batching.frontend.truth import truth
 from stretto.batching.frontend.values import (
     NONE,
     Dynamic,
-    Iterator_,
+    IterableValue,
     SliceValue,
     Static,
     TupleValue,
@@ -86,7 +86,11 @@ def _changed(frame: Frame, node: ast.stmt) -> frozenset[str]:
 
 
 def _is_append(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    match node:
+        case ast.Attribute(ast.Name(), "append"):
+            return True
+        case _:
+            return False
 
 
 @executes(ast.While)
@@ -117,16 +121,16 @@ def _for(frame: Frame, node: ast.For) -> None:
 @executes(ast.Break)
 def _break(frame: Frame, node: ast.Break) -> None:
     loop = frame.loops[-1]
-    _go(frame, loop.breaks, loop.break_label, Break())
+    _jump(frame, loop.breaks, loop.break_label, Break())
 
 
 @executes(ast.Continue)
 def _continue(frame: Frame, node: ast.Continue) -> None:
     loop = frame.loops[-1]
-    _go(frame, loop.continues, loop.continue_label, Continue())
+    _jump(frame, loop.continues, loop.continue_label, Continue())
 
 
-def _go(
+def _jump(
     frame: Frame, exits: list[Exit], label: int | None, statement: Break | Continue
 ) -> NoReturn:
     """Leave the iteration by a jump to `label`, or by `statement` if there is no label."""
@@ -263,7 +267,7 @@ def _unpack(frame: Frame, targets: list[ast.expr], value: Value) -> None:
     starred = [i for i, target in enumerate(targets) if isinstance(target, ast.Starred)]
     items = _known_parts(frame, value)
     if items is None:
-        if isinstance(value, Iterator_):
+        if isinstance(value, IterableValue):
             value = listed(frame, [plan_of(frame, value)])
         _unpack_list(frame, targets, value, bool(starred))
         return

@@ -17,7 +17,7 @@ from stretto.batching.frontend.frame import Frame, rows_count
 from stretto.batching.frontend.joins import each_type, unpacked
 from stretto.batching.frontend.tensor_results import (
     NUMBERS,
-    Called,
+    TorchCall,
     combined,
     depends_on_numbers,
     needs_sizes,
@@ -56,7 +56,7 @@ def composed_in(value: Value) -> list[Composed]:
             return []
 
 
-class Joined:
+class CompositionBuilder:
     """The steps of a composition under construction. Operands are numbered from 0; results of
     steps get negative numbers until the number of operands is known."""
 
@@ -98,7 +98,7 @@ class Arguments:
     """The arguments of an operation under construction, and its distinct operands in order."""
 
     operands: list[Dynamic] = field(default_factory=list[Dynamic])
-    joined: Joined = field(default_factory=Joined)
+    joined: CompositionBuilder = field(default_factory=CompositionBuilder)
 
     def add(self, value: Dynamic) -> Input:
         for number, other in enumerate(self.operands):
@@ -128,20 +128,20 @@ def call_torch(
     named = tuple((name, _argument(frame, value, arguments)) for name, value in kwargs.items())
     operands = tuple(arguments.operands)
     counted = frame.evaluation.counts.keys() & {item.operand for item in operands}
-    if counted and needs_sizes(frame, Called(function, given, named, operands)):
+    if counted and needs_sizes(frame, TorchCall(function, given, named, operands)):
         args = [_sizes(frame, value) for value in args]
         kwargs = {name: _sizes(frame, value) for name, value in kwargs.items()}
         return call_torch(frame, function, args, kwargs)
     numbers = any(map(_has_number, (*args, *kwargs.values())))
-    if numbers and depends_on_numbers(frame, Called(function, given, named, operands)):
-        args = [_as_many(frame, value) for value in args]
-        kwargs = {name: _as_many(frame, value) for name, value in kwargs.items()}
+    if numbers and depends_on_numbers(frame, TorchCall(function, given, named, operands)):
+        args = [_ints_as_row_counts(frame, value) for value in args]
+        kwargs = {name: _ints_as_row_counts(frame, value) for name, value in kwargs.items()}
         return call_torch(frame, function, args, kwargs)
     if any(map(composed_in, (*args, *kwargs.values()))):
         arguments.joined.add(function, given, named)
         function = arguments.joined.composition(len(operands))
         given, named = tuple(map(Input, range(len(operands)))), ()
-    return combined(frame, Called(function, given, named, operands))
+    return combined(frame, TorchCall(function, given, named, operands))
 
 
 MOST_COMBINATIONS = 256
@@ -193,8 +193,8 @@ _ROW = torch.zeros(())
 
 
 def _has_number(value: Value) -> bool:
-    """Return True if `_as_many` would change an argument. It does not change bounds of slices,
-    which may be negative."""
+    """Return True if `_ints_as_row_counts` would change an argument. It does not change bounds of
+    slices, which may be negative."""
     match value:
         case Dynamic(Variable(), Scalar.INT):
             return True
@@ -204,7 +204,7 @@ def _has_number(value: Value) -> bool:
             return False
 
 
-def _as_many(frame: Frame, value: Value) -> Value:
+def _ints_as_row_counts(frame: Frame, value: Value) -> Value:
     """Return an argument in which each int of the instance is the number of rows of a new value,
     so that it may be a size."""
     match value:
@@ -212,7 +212,9 @@ def _as_many(frame: Frame, value: Value) -> Value:
             rows = apply(frame, Static(library.rows_as_many), [value, Static(_ROW)])
             return rows_count(frame.dynamic(rows))
         case TupleValue(items, is_list, names):
-            return TupleValue(tuple(_as_many(frame, item) for item in items), is_list, names)
+            return TupleValue(
+                tuple(_ints_as_row_counts(frame, item) for item in items), is_list, names
+            )
         case _:
             return value
 

@@ -255,7 +255,7 @@ def error_of_lengths(
     """Return the error raised if operand `other` has another number of rows than the others, None
     if none is. Real tensors are used, since the messages of fake ones differ."""
     lengths = dict.fromkeys(range(len(types)), LENGTH) | {other: OTHER_LENGTH}
-    given = [_stand_in(type_, torch.zeros, 0, lengths[n]) for n, type_ in enumerate(types)]
+    given = [_example_operand(type_, torch.zeros, 0, lengths[n]) for n, type_ in enumerate(types)]
     try:
         with trial(), torch.no_grad():
             call_operation(Operation(function, args, kwargs, ()), given)
@@ -274,7 +274,7 @@ def _called(
 ) -> Results:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
-        given = [_stand_in(type_, torch.empty, number, length) for type_ in types]
+        given = [_example_operand(type_, torch.empty, number, length) for type_ in types]
     operation = Operation(function, args, kwargs, ())
     with torch.no_grad(), mode, Purity():
         result = call_operation(operation, given)
@@ -282,7 +282,9 @@ def _called(
     return Results(tuple(map(_leaf, leaves)), structure)
 
 
-def _stand_in(type_: Type, make: Callable[..., torch.Tensor], number: int, length: int) -> Any:
+def _example_operand(
+    type_: Type, make: Callable[..., torch.Tensor], number: int, length: int
+) -> Any:
     """Return an example operand of a type; `make` creates a tensor of a shape."""
     match type_:
         case TensorType(dtype, shape):
@@ -311,7 +313,7 @@ def _leaf(leaf: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class TorchCall:
     """A call: `args` and `kwargs` are those of an `Operation`, with an `Input` per operand."""
 
     function: Callable[..., Any]
@@ -329,7 +331,7 @@ class Called:
         """Return the numbers of the operands that are rows."""
         return [n for n, item in enumerate(self.operands) if isinstance(item.type, RowsType)]
 
-    def with_operand(self, number: int, value: Dynamic) -> Called:
+    def with_operand(self, number: int, value: Dynamic) -> TorchCall:
         operands = (*self.operands[:number], value, *self.operands[number + 1 :])
         return replace(self, operands=operands)
 
@@ -339,13 +341,13 @@ def length(frame: Frame, rows: Dynamic) -> Operand:
     return frame.assign("len", Scalar.INT, rows.operand).operand
 
 
-def stands_for(frame: Frame, rows: Dynamic) -> Variable:
+def length_representative(frame: Frame, rows: Dynamic) -> Variable:
     """Return the variable that represents all values with certainly as many rows as this one."""
     assert isinstance(rows.operand, Variable)
     return frame.evaluation.length_of(rows.operand)
 
 
-def results(frame: Frame, call: Called) -> Value:
+def results(frame: Frame, call: TorchCall) -> Value:
     """Return the value of a call, all of whose operands that are rows have the same length."""
     made = _results_for(frame, call)
     rows = [call.operands[number] for number in call.rows()]
@@ -366,7 +368,7 @@ def results(frame: Frame, call: Called) -> Value:
         frame.builder.emit(Operate(targets, operation, operands))
     for target in targets:
         if isinstance(target.type, RowsType):
-            frame.evaluation.has_length_of(target, stands_for(frame, rows[0]))
+            frame.evaluation.note_same_length(target, length_representative(frame, rows[0]))
     found = iter(targets)
     leaves: list[Value] = [
         Dynamic(next(found), leaf) if isinstance(leaf, TensorType | RowsType) else Static(leaf)
@@ -375,18 +377,18 @@ def results(frame: Frame, call: Called) -> Value:
     return _structured(frame, leaves, made.structure)
 
 
-def needs_sizes(frame: Frame, call: Called) -> bool:
+def needs_sizes(frame: Frame, call: TorchCall) -> bool:
     """Return True if a size of a call's result is, or may be, a number of the instance."""
     error = _results_for(frame, call).error
     return isinstance(error, SizeOfNumber | RuntimeError | ValueError)
 
 
-def depends_on_numbers(frame: Frame, call: Called) -> bool:
+def depends_on_numbers(frame: Frame, call: TorchCall) -> bool:
     """Return True if a size of a call's result is certainly a number of the instance."""
     return isinstance(_results_for(frame, call).error, SizeOfNumber)
 
 
-def _composed(frame: Frame, call: Called, made: Results, refusal: CaptureError) -> Value:
+def _composed(frame: Frame, call: TorchCall, made: Results, refusal: CaptureError) -> Value:
     """Return the results of a call as compositions, which are run by later operations."""
     first = Operation(call.function, call.args, call.kwargs, ())
     steps = call.function.steps if isinstance(call.function, Composition) else (first,)
@@ -406,7 +408,7 @@ def _composed(frame: Frame, call: Called, made: Results, refusal: CaptureError) 
     return _structured(frame, leaves, made.structure)
 
 
-def _results_for(frame: Frame, call: Called) -> Results:
+def _results_for(frame: Frame, call: TorchCall) -> Results:
     types = tuple(operand.type for operand in call.operands)
     key = (
         _identity(call.function, frame),
@@ -427,7 +429,7 @@ _NO_DATA = "its data is not allocated yet"
 
 
 def fail(
-    frame: Frame, call: Called, error: BaseException, lengths: Sequence[tuple[str, Dynamic]]
+    frame: Frame, call: TorchCall, error: BaseException, lengths: Sequence[tuple[str, Dynamic]]
 ) -> NoReturn:
     """End the path with an error of torch: an exception of the instance, or a refusal. lengths:
     the tried numbers of rows, as text, each with the rows whose length replaces it in the
@@ -510,15 +512,15 @@ def _key(item: Any, frame: Frame) -> Hashable:
 # which torch broadcasts. Otherwise torch's error is raised.
 
 
-def combined(frame: Frame, call: Called, equal: frozenset[int] = frozenset()) -> Value:
+def combined(frame: Frame, call: TorchCall, equal: frozenset[int] = frozenset()) -> Value:
     """Return the value of a call, with branches on the numbers of rows. equal: the numbers of
     operands that have as many rows as the first."""
     rows = call.rows()
-    known = stands_for(frame, call.operands[rows[0]]) if rows else None
+    known = length_representative(frame, call.operands[rows[0]]) if rows else None
     others = [
         number
         for number in rows[1:]
-        if number not in equal and stands_for(frame, call.operands[number]) is not known
+        if number not in equal and length_representative(frame, call.operands[number]) is not known
     ]
     if not others:
         return results(frame, call)
@@ -548,17 +550,17 @@ def _if_one(
     return either(frame, frame.assign("eq", Scalar.BOOL, count, Literal(1)).operand, then, orelse)
 
 
-def _with_one_row(frame: Frame, call: Called, number: int) -> Called:
+def _with_one_row(frame: Frame, call: TorchCall, number: int) -> TorchCall:
     """Return the call with an operand of one row as a tensor of known size."""
     rows = call.operands[number]
     assert isinstance(rows.type, RowsType)
     row = frame.assign("at", rows.type.row, rows.operand, Literal(0))
-    made = results(frame, Called(torch.unsqueeze, (Input(0), 0), (), (row,)))
+    made = results(frame, TorchCall(torch.unsqueeze, (Input(0), 0), (), (row,)))
     assert isinstance(made, Dynamic)
     return call.with_operand(number, made)
 
 
-def _unequal(frame: Frame, call: Called, first: int, other: int) -> Value:
+def _unequal(frame: Frame, call: TorchCall, first: int, other: int) -> Value:
     """End the path with torch's error for numbers of rows that do not fit together; refuse
     functions that accept them."""
     types = [operand.type for operand in call.operands]

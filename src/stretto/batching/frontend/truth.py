@@ -15,7 +15,7 @@ from stretto.batching.frontend.values import (
     Choice,
     Closure,
     Dynamic,
-    Iterator_,
+    IterableValue,
     Method,
     Native,
     SliceValue,
@@ -200,8 +200,9 @@ def truth(frame: Frame, value: Value) -> bool | Operand:
     if isinstance(value, Choice):
         found = chosen(frame, value, lambda option: _as_bool(truth(frame, option)))
         return _truth_value(frame, frame.dynamic(found))
-    if isinstance(value, Iterator_):
-        return True
+    if isinstance(value, IterableValue):
+        is_sized = hasattr(value.python, "__len__")
+        return truth(frame, apply(frame, Static(len), [value])) if is_sized else True
     given = frame.dynamic(value)
     if given.type is Scalar.BOOL:
         known = constant(given)

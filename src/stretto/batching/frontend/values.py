@@ -88,11 +88,13 @@ class SliceValue:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Iterator_:
+class IterableValue:
     """The iterable of a `for` loop, if it is no plain value: `range`, `zip`, a generator."""
 
     plan: Any
-    """A `walks.Plan`."""
+    """A `walks.Plan`; or a function of the frame that makes it, when the loop begins."""
+    python: type | None
+    """Its class in Python, where that is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,8 @@ class Native:
 
     name: str
     call: Callable[..., Value] = field(repr=False)
+    python: type | None = None
+    """Its class in Python, where that is told."""
 
 
 Value = (
@@ -143,7 +147,7 @@ Value = (
     | Closure
     | Method
     | SliceValue
-    | Iterator_
+    | IterableValue
     | Unbound
     | Choice
     | Text
@@ -154,6 +158,9 @@ Value = (
 
 
 NONE = Static(None)
+FALSE = Static(False)
+ZERO = Static(0)
+ONE = Static(1)
 
 
 _SCALARS: dict[type, Scalar] = {

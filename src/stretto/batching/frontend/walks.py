@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from stretto.batching.frontend.attributes import attribute, method_of
+from stretto.batching.frontend.attributes import method_of, read_field
 from stretto.batching.frontend.comparisons import all_of
 from stretto.batching.frontend.dispatch import apply, impossible
 from stretto.batching.frontend.frame import Frame
@@ -28,11 +28,12 @@ from stretto.batching.frontend.truth import append, characters, item_type, new_l
 from stretto.batching.frontend.values import (
     Choice,
     Dynamic,
-    Iterator_,
+    IterableValue,
     Static,
     TupleValue,
     Value,
     constant,
+    is_data,
     is_static,
     python_of,
 )
@@ -60,7 +61,7 @@ class Plan(ABC):
     known: tuple[Value, ...] | None = None
     """The items, if they are separate values known during evaluation."""
     bound: int | None = None
-    """Upper bound of the number of items, if known."""
+    """At most as many items, where a loop is unrolled."""
 
     def begin(self, frame: Frame) -> None:  # noqa: B027
         """Emit the code before the first iteration, if any."""
@@ -73,21 +74,41 @@ class Plan(ABC):
     @abstractmethod
     def item(self, frame: Frame, index: Value) -> Value: ...
 
-    def __str__(self) -> str:
-        return "an iterator"
-
 
 class Known(Plan):
+    """Items that are known one by one. Many of them become a list, if they are data."""
+
     def __init__(self, items: Sequence[Value]) -> None:
         self.known = tuple(items)
-        self.bound = len(self.known)
+        if len(self.known) <= MOST_UNROLLED or not all(map(is_data, self.known)):
+            self.bound = len(self.known)
+
+    def begin(self, frame: Frame) -> None:
+        if self.bound is None:
+            cell = frame.evaluation.cell(frame.site("known", len(self.known or ())))
+            self.data = new_list(frame, cell, self.known or ())
 
     def test(self, frame: Frame, index: Value) -> bool | Operand:
-        return constant(index) < len(self.known or ())
+        return _less(frame, index, Static(len(self.known or ())))
 
     def item(self, frame: Frame, index: Value) -> Value:
-        assert self.known is not None
-        return self.known[constant(index)]
+        if is_static(index):
+            assert self.known is not None
+            return self.known[constant(index)]
+        return Items(self.data).item(frame, index)
+
+
+class Endless(Plan):
+    """Items without an end: a function gives the one at an index."""
+
+    def __init__(self, function: Callable[[Frame, Value], Value]) -> None:
+        self.function = function
+
+    def test(self, frame: Frame, index: Value) -> bool | Operand:
+        return True
+
+    def item(self, frame: Frame, index: Value) -> Value:
+        return self.function(frame, index)
 
 
 class Range(Plan):
@@ -158,22 +179,14 @@ class Reversed(Plan):
     def __init__(self, inner: Plan, length: Value) -> None:
         self.inner = inner
         self.length = length
-        if inner.known is not None:
-            self.known = inner.known[::-1]
-            self.bound = len(self.known)
 
     def begin(self, frame: Frame) -> None:
         self.inner.begin(frame)
 
     def test(self, frame: Frame, index: Value) -> bool | Operand:
-        if self.known is not None:
-            return constant(index) < len(self.known)
         return _less(frame, index, self.length)
 
     def item(self, frame: Frame, index: Value) -> Value:
-        if self.known is not None:
-            return self.known[constant(index)]
-
         last = binary(frame, "sub", operator.sub, self.length, Static(1))
         return self.inner.item(frame, binary(frame, "sub", operator.sub, last, index))
 
@@ -246,7 +259,7 @@ class Mapped(Plan):
 
 
 MOST_UNROLLED = 256
-"""Plans with more iterations become loops, even if the number is known."""
+"""More iterations over a known `range`, or over known items that are data, stay a loop."""
 
 
 def iterate(
@@ -269,7 +282,7 @@ def loop_over(
     """Emit a loop over a plan, unrolled if it is short. stored: names of local variables that
     `step` may assign. orelse: runs when the items are exhausted."""
     plan.begin(frame)
-    if plan.bound is not None and plan.bound <= MOST_UNROLLED:
+    if plan.bound is not None:
         unrolled(frame, plan, step, orelse)
         return
     zero = frame.assign("copy", Scalar.INT, frame.operand(Static(0)), name="index")
@@ -329,9 +342,10 @@ def folded(
 def plan_of(frame: Frame, value: Value) -> Plan:
     """Return the plan of a value; refuse a value that cannot be iterated over."""
     match value:
-        case Iterator_(plan):
-            assert isinstance(plan, Plan)
-            return plan
+        case IterableValue(plan, _):
+            found = plan if isinstance(plan, Plan) else plan(frame)
+            assert isinstance(found, Plan)
+            return found
         case TupleValue(items):
             return Known(items)
         case Static(item):
@@ -400,9 +414,10 @@ def members(frame: Frame, value: Value) -> Value:
     order; any other value unchanged."""
     kind = value.type if isinstance(value, Dynamic) else None
     if isinstance(kind, RecordType) and issubclass(frame.evaluation.info(kind).python, set):
-        held = frame.dynamic(attribute(frame, value, "held"))
+        assert isinstance(value, Dynamic)
+        held = read_field(frame, value, [kind], "held")
         assert isinstance(held.type, DictType)
-        return Iterator_(_dynamic_plan(frame, held, held.type))
+        return IterableValue(_dynamic_plan(frame, held, held.type), None)
     return value
 
 
@@ -429,7 +444,7 @@ def _record_plan(frame: Frame, value: Dynamic, kind: RecordType) -> Plan:
     own = method_of(frame, kind, "__iter__")
     if own is not None:
         found = apply(frame, Static(own), [value])
-        if isinstance(found, Iterator_):
+        if isinstance(found, IterableValue):
             return plan_of(frame, found)
     if not any(hasattr(info.python, method) for method in ("__iter__", "__getitem__")):
         frame.stop(TypeError, f"'{name}' object is not iterable")

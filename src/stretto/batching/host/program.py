@@ -203,7 +203,7 @@ class HostProgram:
             self.native.stretto_host_kept_delete(self._kept)
 
     @property
-    def kept(self) -> int:
+    def frozen_count(self) -> int:
         """Number of frozen objects that are stored and not read again (descriptor.py). The runtime
         drops all of them when they are too many, or when none of many was seen again."""
         return self.native.stretto_host_kept_count(self._kept)

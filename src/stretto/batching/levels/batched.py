@@ -20,7 +20,7 @@ from stretto.ir.symbols import Renaming, rename_symbols, symbols_of_op
 from stretto.ir.types import INDEX, TensorType
 from stretto.ops.infer import tensor_op
 from stretto.ops.properties import is_random, stop_reason
-from stretto.passes.batching.rules import Batch, Stays, rule_for
+from stretto.passes.batching.rules import Batch, NotBatchable, rule_for
 
 # ---- Loops of a block for many instances at once.
 #
@@ -29,7 +29,7 @@ from stretto.passes.batching.rules import Batch, Stays, rule_for
 
 
 class Region(Protocol):
-    """Interface of the batcher of the ops of one region (`_Maker`)."""
+    """Interface of the batcher of the ops of one region (`_BlockBatcher`)."""
 
     batch: Batch
     loops: list[Any]
@@ -43,7 +43,7 @@ class Region(Protocol):
 
 
 def batched_for(region: Region, op: ForOp) -> None:
-    """Emit a loop for all rows at once. Raises Stays if its bounds differ between rows."""
+    """Emit a loop for all rows at once. Raises NotBatchable if its bounds differ between rows."""
     batch = region.batch
     start, stop = _bound(batch, op.start), _bound(batch, op.stop)
     inits = list(op.inits)
@@ -82,7 +82,7 @@ def batched_for(region: Region, op: ForOp) -> None:
 def _bound(batch: Batch, bound: int | Size | Value) -> int | Size | Value:
     if isinstance(bound, Value):
         if batch.is_batched(bound):
-            raise Stays("the number of iterations differs from row to row")
+            raise NotBatchable("the number of iterations differs from row to row")
         return batch.operand(bound)
     return bound
 
@@ -90,12 +90,12 @@ def _bound(batch: Batch, bound: int | Size | Value) -> int | Size | Value:
 def _type(batch: Batch, value: Value, differs: bool) -> TensorType:
     type_ = value.type
     if not isinstance(type_, TensorType):
-        raise Stays("it carries a list")
+        raise NotBatchable("it carries a list")
     return TensorType(type_.dtype, (batch.length, *type_.shape)) if differs else type_
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class RowLoop:
     """An operator that runs once per row, and why."""
 
     target: str
@@ -118,13 +118,13 @@ class Prologue:
 
 
 @dataclass(frozen=True, slots=True)
-class Batched:
+class BatchedBlock:
     """A batched block: `ops` compute `outputs`, each [n, ...], from the operands given when it was
     built."""
 
     ops: tuple[Op, ...]
     outputs: tuple[Value, ...]
-    loops: tuple[Loop, ...]
+    loops: tuple[RowLoop, ...]
 
 
 def batched_block(
@@ -135,7 +135,7 @@ def batched_block(
     keys: dict[str, str],
     prologue: Prologue,
     by_row: Collection[str] = (),
-) -> Batched:
+) -> BatchedBlock:
     """Build the block for `length` rows.
 
     operands: a tensor [n, ...] for each input. lengths: maps the sizes of rows in the block's
@@ -144,16 +144,16 @@ def batched_block(
     """
     body = clone_block(captured.program.main.body, {})
     rename_symbols(body, lengths)
-    maker = _Maker(Batch(length), keys, prologue, by_row)
+    maker = _BlockBatcher(Batch(length), keys, prologue, by_row)
     maker.batch.twins.update(zip(body.params, operands, strict=True))
     for op in body.ops:
         maker.visit(op)
     outputs = tuple(maker.batch.expanded(value) for value in body.yields)
-    return Batched(tuple(maker.batch.ops), outputs, tuple(maker.loops))
+    return BatchedBlock(tuple(maker.batch.ops), outputs, tuple(maker.loops))
 
 
 @dataclass(slots=True)
-class _Maker:
+class _BlockBatcher:
     """Batcher of the ops of a block, in order. Each value gets a batched twin, or is the same for
     all rows."""
 
@@ -161,16 +161,16 @@ class _Maker:
     keys: dict[str, str]
     prologue: Prologue
     by_row: Collection[str] = ()
-    loops: list[Loop] = field(default_factory=list[Loop])
+    loops: list[RowLoop] = field(default_factory=list[RowLoop])
     bound: frozenset[Value] = frozenset()
     """Values defined in enclosing regions, on which code of the prologue cannot depend."""
 
-    def inner(self, params: Sequence[Value]) -> _Maker:
+    def inner(self, params: Sequence[Value]) -> _BlockBatcher:
         """Return the batcher of a nested region with these params."""
         batch = Batch(self.batch.length, dict(self.batch.twins), dict(self.batch.invariants))
         made = (item for op in self.batch.ops for item in op.results)
         bound = self.bound.union(made, params)
-        return _Maker(batch, self.keys, self.prologue, self.by_row, bound=bound)
+        return _BlockBatcher(batch, self.keys, self.prologue, self.by_row, bound=bound)
 
     def visit(self, op: Op) -> None:
         known = len(self.batch.ops)
@@ -201,9 +201,9 @@ class _Maker:
         known, loops = len(self.batch.ops), len(self.loops)
         try:
             batched_for(self, op)
-        except Stays as reason:
+        except NotBatchable as reason:
             del self.batch.ops[known:], self.loops[loops:]
-            self.loops.append(Loop(op.name, str(reason), op.location))
+            self.loops.append(RowLoop(op.name, str(reason), op.location))
             return False
         for made in self.batch.ops[known:]:
             made.location = op.location
@@ -261,35 +261,35 @@ class _Maker:
         known = len(self.batch.ops)
         try:
             twins = self.twins(op)
-        except (Stays, VerifyError) as reason:
+        except (NotBatchable, VerifyError) as reason:
             del self.batch.ops[known:]
             text = reason.message if isinstance(reason, VerifyError) else str(reason)
             name = op.target if isinstance(op, TensorOp) else op.name
-            self.loops.append(Loop(name, text, op.location))
+            self.loops.append(RowLoop(name, text, op.location))
             twins = self.loop(op)
         self.batch.twins.update(zip(op.results, twins, strict=True))
 
     def twins(self, op: Op) -> tuple[Value, ...]:
-        """Return the results for all rows at once. Raises Stays if the op cannot be batched."""
+        """Return the results for all rows at once; raise NotBatchable if there are none."""
         known = len(self.batch.ops)
         if not isinstance(op, TensorOp):
-            raise Stays("it has no batched form")
+            raise NotBatchable("it has no batched form")
         if is_random(op):
-            raise Stays("it draws random numbers")
+            raise NotBatchable("it draws random numbers")
         rule = rule_for(op.target)
         if rule is None:
-            raise Stays("it has no batched form")
+            raise NotBatchable("it has no batched form")
         if not any(self.batch.is_batched(value) for value in op.operands):
-            raise Stays("it may stop the run")
+            raise NotBatchable("it may stop the run")
         twins = rule(self.batch, op)
         if any(isinstance(x, TensorOp) and x.target in self.by_row for x in self.batch.ops[known:]):
-            raise Stays(
+            raise NotBatchable(
                 "its library call takes tensors in which the run decides the first dim alone"
             )
         for value, twin in zip(op.results, twins, strict=True):
             expected = TensorType(value.tensor.dtype, (self.batch.length, *value.tensor.shape))
             if twin.type != expected:
-                raise Stays(f"the batched result would be {twin.type}, not {expected}")
+                raise NotBatchable(f"the batched result would be {twin.type}, not {expected}")
             twin.hint = twin.hint or value.hint
         return twins
 

@@ -214,10 +214,10 @@ def capture_block(block: Block, options: Options) -> CapturedBlock:
     that cannot be captured."""
     with naming(block), torch.no_grad():
         captured, least = _captured(block, {}, options), {}
-        if _asks(captured):
+        if _depends_on_length(captured):
             least = least_lengths(block)
             captured = _captured(block, least, options)
-        few = _asks(captured)
+        few = _depends_on_length(captured)
         if few:
             groups = set(length_groups(block).values())
             enough = {group: max(least.get(group, 0), ENOUGH) for group in groups}
@@ -337,13 +337,13 @@ def _check(captured: Captured) -> None:
             "an operator changes a tensor that it is given, or an object outside of the function",
             remedy="use the operator that returns a new tensor",
         )
-    if _asks(captured):
+    if _depends_on_length(captured):
         assert captured.sizes is not None
         conditions = captured.sizes.conditions
         raise _other_lengths(conditions[0].location if conditions else None)
 
 
-def _asks(captured: Captured) -> bool:
+def _depends_on_length(captured: Captured) -> bool:
     """Return True if the capture holds only for some lengths of rows."""
     return captured.sizes is not None and bool(captured.sizes.conditions or captured.sizes.fixed)
 

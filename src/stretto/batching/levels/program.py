@@ -21,7 +21,7 @@ from operator import methodcaller
 
 import torch
 
-from stretto.batching.levels.batched import Loop, Prologue, batched_block
+from stretto.batching.levels.batched import Prologue, RowLoop, batched_block
 from stretto.batching.levels.capture import CapturedBlock, capture_block, naming
 from stretto.batching.levels.tables import (
     BASES,
@@ -56,7 +56,7 @@ from stretto.machines.machine import HOST, Stages
 from stretto.machines.registry import default_machine, find_machine
 from stretto.ops.infer import tensor_op
 from stretto.options import Options
-from stretto.runtime.constants import Weights
+from stretto.runtime.constants import ConstantFreshness
 from stretto.runtime.results import Result
 
 
@@ -67,7 +67,7 @@ class LevelCode:
 
     layout: Layout
     program: Program
-    loops: tuple[tuple[Loop, ...], ...]
+    loops: tuple[tuple[RowLoop, ...], ...]
     sources: tuple[ConstantSource, ...]
     watches: tuple[Watch, ...]
     least: tuple[int, int]
@@ -116,7 +116,7 @@ class _Builder:
     names: dict[int, str] = field(default_factory=dict[int, str])
     """The key of each constant, by the identity of the tensor."""
     prologue: Prologue = field(default_factory=Prologue)
-    loops: list[tuple[Loop, ...]] = field(default_factory=list[tuple[Loop, ...]])
+    loops: list[tuple[RowLoop, ...]] = field(default_factory=list[tuple[RowLoop, ...]])
 
     def build(self) -> Program:
         steps = Value(Type(DType.I64, (_size("steps"), self.layout.width)), "steps")
@@ -432,7 +432,7 @@ class LevelProgram:
             self._places = _places(self.code, self.stages)
         self._call = self._run_native if machine.is_native else self._run_sized
         folded = self.stages.program.folded.sources | self.code.program.folded.sources
-        self.weights = Weights(
+        self.weights = ConstantFreshness(
             [
                 source.tensor
                 for source in self.code.sources

@@ -50,7 +50,7 @@ from stretto.batching.program import (
     Statement,
     Step,
     Variable,
-    place_of,
+    first_location,
     walk,
 )
 from stretto.batching.types import RowsType, Scalar, TensorType
@@ -129,7 +129,7 @@ class Former:
 
     def _remark(self, between: str | None, second: Body) -> None:
         if between is not None:
-            self.remarks.append(Remark("two blocks, not one", between, place_of(second)))
+            self.remarks.append(Remark("two blocks, not one", between, first_location(second)))
 
     def why_not_passing(
         self, statement: Statement, group: _Group, after: Counter[Variable]

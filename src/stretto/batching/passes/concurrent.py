@@ -25,7 +25,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from stretto.batching.passes.concurrent_loops import Part, concurrent_loop, parted, without_continue
+from stretto.batching.passes.concurrent_loops import (
+    Part,
+    concurrent_loop,
+    with_split_branches,
+    without_continue,
+)
 from stretto.batching.passes.effects import AllEffects, FunctionObjects
 from stretto.batching.passes.uses import (
     FunctionUses,
@@ -46,7 +51,7 @@ from stretto.batching.program import (
     Read,
     Remark,
     Statement,
-    place_of,
+    first_location,
     walk,
 )
 
@@ -112,7 +117,9 @@ class _Finder:
     def _loop(self, loop: Loop, original: Statement) -> Statement:
         """Return the loop with concurrent iterations, or the loop itself if they cannot be
         concurrent."""
-        body = parted(without_continue(loop.body), lambda s: self.part(s).effects.waits, self.uses)
+        body = with_split_branches(
+            without_continue(loop.body), lambda s: self.part(s).effects.waits, self.uses
+        )
         parts = [self.part(item) for item in body]
         within = [self.part(item, body).effects for item in body]
         inside = count_uses((original,))
@@ -128,7 +135,7 @@ class _Finder:
         return loop
 
     def _say(self, what: str, reason: str, body: Body) -> None:
-        self.program.remarks.append(Remark(what, reason, place_of(body), is_done=True))
+        self.program.remarks.append(Remark(what, reason, first_location(body), is_done=True))
 
     def _kept_or_flat(self, fork: Fork) -> Body:
         """Return a fork of the user if at least two bodies wait; otherwise the sequence of its
@@ -170,7 +177,7 @@ class _Finder:
                 between = parts[1 : parts.index(other)]
                 reason = why_not_concurrent(first, between, other)
                 what = "calls that wait one after the other"
-                place = place_of((other.statement,)) or place_of((first.statement,))
+                place = first_location((other.statement,)) or first_location((first.statement,))
                 self.program.remarks.append(Remark(what, reason, place))
                 return
 

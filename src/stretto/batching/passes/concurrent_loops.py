@@ -49,7 +49,7 @@ from stretto.batching.program import (
     Return,
     Statement,
     Variable,
-    place_of,
+    first_location,
     walk,
 )
 
@@ -73,7 +73,7 @@ class Part:
             return f"the second needs %{variable.name} of the first"
         if other.touched.assigned & self.touched.all:
             return "the second assigns what the first uses"
-        if self.effects.disturbs(other.effects):
+        if self.effects.conflicts_with(other.effects):
             return "one changes a list or an object that the other one uses"
         return None
 
@@ -103,7 +103,7 @@ def concurrent_loop(
         return made
     if not any(isinstance(item, Call | Loop) for item in walk(loop.body)):
         return loop  # a decision in each step, as in a search: no user expects concurrency
-    return Remark("iterations of a loop, one after the other", made, place_of(loop.body))
+    return Remark("iterations of a loop, one after the other", made, first_location(loop.body))
 
 
 @dataclass(slots=True)
@@ -161,7 +161,7 @@ class _Split:
             found,
             rest - found,
             lambda n, tail: (
-                self.within[n].disturbs(self.within[tail])
+                self.within[n].conflicts_with(self.within[tail])
                 or (n > tail and self.parts[tail].why_before(self.parts[n]) is not None)
             ),
         )
@@ -193,7 +193,11 @@ class _Split:
             return "an iteration changes a list or an object that others may use"
         if tail.waits or not body.waits:
             return "an iteration that waits needs what the one before it has made"
-        if body.writes or body.disturbs(tail) or head.disturbs(Effects.join((body, tail))):
+        if (
+            body.writes
+            or body.conflicts_with(tail)
+            or head.conflicts_with(Effects.join((body, tail)))
+        ):
             return "an iteration changes a list or an object that another one uses"
         for n, part in enumerate(self.parts):
             for m in range(n):
@@ -265,12 +269,14 @@ def without_continue(body: Body) -> Body:
     return body
 
 
-def parted(body: Body, waits: Callable[[Statement], bool], uses: FunctionUses) -> Body:
+def with_split_branches(body: Body, waits: Callable[[Statement], bool], uses: FunctionUses) -> Body:
     """Return a body in which branches that wait are split in two, where possible."""
     found: list[Statement] = []
     for statement in body:
         if isinstance(statement, If) and waits(statement) and not leaves(statement):
-            arms = [parted(arm, waits, uses) for arm in (statement.then, statement.orelse)]
+            arms = [
+                with_split_branches(arm, waits, uses) for arm in (statement.then, statement.orelse)
+            ]
             inner = If(statement.condition, arms[0], arms[1])
             found += _two(inner, waits, lambda v, whole=statement: _is_inside(v, whole, uses))
         else:

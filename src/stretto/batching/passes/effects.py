@@ -126,7 +126,7 @@ MADE, OTHER = "made here", "anywhere"
 Access = tuple[Root, Cell]
 
 
-def may_be_one(first: Access, second: Access) -> bool:
+def may_alias(first: Access, second: Access) -> bool:
     """Return True if two accesses may touch the same memory."""
     (root, cell), (other, same) = first, second
     if cell != same:
@@ -175,11 +175,11 @@ class Effects:
     fails: bool = False
     phases: bool = False
 
-    def disturbs(self, other: Effects) -> bool:
+    def conflicts_with(self, other: Effects) -> bool:
         """Return True if one of the two changes memory that the other one touches."""
         mine, theirs = self.reads | self.writes, other.reads | other.writes
         pairs = (*product(self.writes, theirs), *product(other.writes, mine))
-        return any(may_be_one(*pair) for pair in pairs)
+        return any(may_alias(*pair) for pair in pairs)
 
     @staticmethod
     def join(several: Iterable[Effects]) -> Effects:
@@ -451,7 +451,7 @@ class Touched:
         return Touched(assigned, assigned.union(*map(all_used, body)))
 
 
-def why_not_apart(several: Sequence[Body]) -> str | None:
+def why_dependent(several: Sequence[Body]) -> str | None:
     """Return why bodies cannot run concurrently, or None if they can."""
     parts = [Touched.of(body) for body in several]
     for place, part in enumerate(parts):
@@ -480,6 +480,6 @@ def forked(several: Sequence[Body]) -> Body:
     """Return a fork of the bodies, or their sequence if they are not independent or one never
     reaches its end."""
     several = [body for body in several if body]
-    if len(several) < 2 or any(map(ends, several)) or why_not_apart(several) is not None:
+    if len(several) < 2 or any(map(ends, several)) or why_dependent(several) is not None:
         return tuple(statement for body in several for statement in body)
     return (Fork(tuple(several)),)

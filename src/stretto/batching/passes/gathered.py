@@ -90,7 +90,7 @@ class _Gatherer:
 
         def change(item: Any) -> Any:
             match item:
-                case torch.Tensor():
+                case torch.Tensor() if _is_carried(item):
                     return operand(item)
                 case tuple() if type(item) is tuple:
                     return tuple(map(change, item))
@@ -102,8 +102,17 @@ class _Gatherer:
         function, args = operation.function, change(operation.args)
         if isinstance(function, nn.Module):
             names = tuple(name for name, _ in function.named_parameters())
-            if names:
+            if names and all(map(_is_carried, function.parameters())):
                 args = (*args, *(operand(p) for _, p in function.named_parameters()))
                 function = self.called.setdefault(function, _Called(function, names))
         changed = replace(operation, function=function, args=args)
         return shared, Operate(operate.targets, changed, tuple(operands))
+
+
+def _is_carried(tensor: torch.Tensor) -> bool:
+    """Whether a Program carries tensors of this dtype."""
+    try:
+        DType.from_torch(tensor.dtype)
+    except KeyError:
+        return False
+    return True

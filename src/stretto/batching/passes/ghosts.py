@@ -82,7 +82,7 @@ class AlignArms:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Path:
     """A path through a statement that reaches its end: the arm of an `If` (0 or 1), or the `Leave`
     of a `Scope` (None: the end of the scope's body), with the depths there."""
 
@@ -90,28 +90,28 @@ class Way:
     depths: _Depths
 
 
-def ways_through(branch: If | Scope, depths: _Depths | None = None) -> list[Way] | None:
+def paths_through(branch: If | Scope, depths: _Depths | None = None) -> list[Path] | None:
     """Return the paths through a statement, given the depths before it; None if a depth depends on
     the instance."""
-    ways = _Ways()
+    ways = _Paths()
     found = ways.through(branch, depths or {})
     return found if ways.known else None
 
 
 @dataclass(slots=True)
-class _Ways:
-    leaving: dict[int, list[Way]] = field(default_factory=dict[int, "list[Way]"])
+class _Paths:
+    leaving: dict[int, list[Path]] = field(default_factory=dict[int, "list[Path]"])
     """The paths that leave each enclosing scope, by label."""
     known: bool = True
 
-    def through(self, branch: If | Scope, depths: _Depths) -> list[Way]:
+    def through(self, branch: If | Scope, depths: _Depths) -> list[Path]:
         if isinstance(branch, If):
             arms = enumerate((branch.then, branch.orelse))
             ends = [(n, self.end(arm, dict(depths))) for n, arm in arms]
-            return [Way(n, end) for n, end in ends if end is not None]
+            return [Path(n, end) for n, end in ends if end is not None]
         leaving = self.leaving[branch.label] = []
         end = self.end(branch.body, dict(depths))
-        return leaving if end is None else [Way(None, end), *leaving]
+        return leaving if end is None else [Path(None, end), *leaving]
 
     def end(self, body: Body, depths: _Depths) -> _Depths | None:
         """Return the depths at the end of a body, from those at its start; None if it does not
@@ -133,7 +133,7 @@ class _Ways:
                     depths = _deepest(ways)
                 case Leave(label):
                     if label in self.leaving:
-                        self.leaving[label].append(Way(statement, depths))
+                        self.leaving[label].append(Path(statement, depths))
                     return None
                 case Return() | Raise() | Break() | Continue():
                     return None
@@ -143,7 +143,7 @@ class _Ways:
         return depths
 
 
-def _deepest(ways: Sequence[Way]) -> _Depths:
+def _deepest(ways: Sequence[Path]) -> _Depths:
     every = {variable: None for way in ways for variable in way.depths}
     return {variable: max(way.depths.get(variable, 0) for way in ways) for variable in every}
 
@@ -208,7 +208,7 @@ class _Aligner:
         _forget(ghosts, all_assigned(statement))
 
     def branch(self, branch: If | Scope, ghosts: _Ghosts) -> list[Statement]:
-        ways = ways_through(branch) or []
+        ways = paths_through(branch) or []
         added, aligned = self.added(ways)
         inside: list[_Ghosts]
         if isinstance(branch, If):
@@ -233,7 +233,7 @@ class _Aligner:
         ghosts.update(aligned)
         return [*begin, result]
 
-    def added(self, ways: Sequence[Way]) -> tuple[dict[int | None, Body], _Ghosts]:
+    def added(self, ways: Sequence[Path]) -> tuple[dict[int | None, Body], _Ghosts]:
         """Return the statements to add at the end of each path (by arm, or id of the `Leave`), and
         the ghosts."""
         added: dict[int | None, Body] = {}

@@ -29,7 +29,7 @@ from stretto.batching.program import (
     Return,
     Statement,
     Variable,
-    place_of,
+    first_location,
     walk,
 )
 
@@ -65,7 +65,7 @@ class FindPhases:
 
 
 def _begins(reason: str, body: Body) -> Remark:
-    return Remark("a phase begins", reason, place_of(body), is_done=True)
+    return Remark("a phase begins", reason, first_location(body), is_done=True)
 
 
 def _number(program: InstanceProgram, keeps: bool) -> None:

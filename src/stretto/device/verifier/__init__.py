@@ -23,7 +23,7 @@ params they write; memory that is written has one name in each function.
 Source: if it is given, the program does the same as the tree that it was scheduled
 from.
 
-docs/verifier.md states precisely what follows from these rules, and what does not.
+docs/explanation/verifier.md states precisely what follows from these rules, and what does not.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from stretto.device.expr import Buffer, Extent, row_major
 from stretto.device.operator import Piece, TileDim
-from stretto.device.regions import Interval, Part, Region
+from stretto.device.regions import Interval, Part, Region, sees_as_many
 
 Positions = NDArray[np.int64]
 Selection = slice | NDArray[np.bool_]
@@ -105,7 +105,8 @@ class Cells:
         if not self.buffer.is_sized:
             return True
         if region.shape != self.buffer.shape:
-            return all(part is None for part in region.box)
+            all_of_it = all(part is None for part in region.box)
+            return all_of_it and sees_as_many(region.shape, self.buffer.shape)
         parts = zip(self.axes, region.box, strict=True)
         return not self.axes or all(axis.cells(part)[1] for axis, part in parts)
 

@@ -264,11 +264,14 @@ class _Checker(Facts[Schedule, State]):
         leaf, or of its runs if the grid is known only at the call. Regions that cells do not
         represent exactly count as written once all tasks have run."""
         partly = self._touched.partly_written(run.kernel)
+        sized = self._touched.is_sized(run.kernel)  # then it writes buffers as a whole, or partly
         last = ran == (run.stride if run.count is None else self._touched.tasks(run.kernel))
         for region in self._touched.regions(run):
             if region.write:
                 part = run.count is None or not self._is_exact(region)
-                surely = region.buffer.name not in partly and (last or not part)
+                surely = region.buffer.name not in partly and (
+                    not part or (last and (not region.buffer.is_sized or sized))
+                )
                 self._write(region, surely, draft)
 
     def _is_exact(self, region: Region) -> bool:

@@ -109,19 +109,33 @@ def _check(operator: Operator, parts: list[Part]) -> None:
     computed equally often."""
     extents = [dim if isinstance(dim, int) else 1 for dim in operator.dims]
     size = prod(extents)
-    done = sum(
-        prod(
-            extent if one is None else one[1] - one[0]
-            for one, extent in zip(part, extents, strict=True)
-        )
+    boxes = [
+        [(0, extent) if one is None else one for one, extent in zip(part, extents, strict=True)]
         for part in parts
-    )
+    ]
+    done = sum(prod(last - first for first, last in box) for box in boxes)
     if size and done % size:
         raise VerifyError(
             f"the kernels compute {done % size} of the {size} elements of operator {operator.name}"
         )
-    if done == size and any(_overlap(one, other) for one, other in combinations(parts, 2)):
-        raise VerifyError(f"a part of operator {operator.name} is computed more than once")
+    if size and not _is_even(extents, boxes):
+        raise VerifyError(
+            f"a part of operator {operator.name} is computed more than once, another one "
+            f"{'not at all' if done == size else 'less often'}"
+        )
+
+
+def _is_even(extents: Sequence[int], boxes: Sequence[Sequence[Interval]]) -> bool:
+    """Whether each element is in as many boxes as any other."""
+    cuts = [
+        sorted({0, extent, *(end for box in boxes for end in box[dim])})
+        for dim, extent in enumerate(extents)
+    ]
+    times = np.zeros([len(ends) - 1 for ends in cuts], np.int64)
+    for box in boxes:
+        pairs = zip(cuts, box, strict=True)
+        times[tuple(slice(ends.index(low), ends.index(high)) for ends, (low, high) in pairs)] += 1
+    return bool((times == times.flat[0]).all())
 
 
 def _overlap(one: Part, other: Part) -> bool:

@@ -1,19 +1,19 @@
-"""Capture: ordinary PyTorch code with Python control flow into a Program.
+"""Capture: ordinary PyTorch code with Python control flow becomes a Program.
 
 `entry` runs the user's function once on traced tensors (`tracing`), with its source rewritten
-(`source`) so that calls and control flow reach `staging`. From there `calls` and `control` trace
-functions, branches and loops; operators arrive at `operators`; numbers, lists and memory that is
-shared are handled in `values`, `lists` and `aliasing`. `objects` and `guards` watch what lies
-outside of the function, and `results` describes inputs, outputs and changes for the caller. Each
-folder imports only those before it in the order that `tests/test_layers.py` has.
+(`source`) so that calls and control flow reach `staging`. From there `calls` and `control`
+trace functions, branches and loops, and `operators` records tensor operators. `values`, `lists`
+and `aliasing` handle numbers, lists and shared memory. `objects` and `guards` watch state
+outside of the function, and `results` describes inputs, outputs and changes for the caller.
+Each folder imports only folders earlier in the order of `tests/test_layers.py`.
 """
 
 from stretto.frontends.python.calls.in_python import (
     MARK,
-    NotNative,
     Refused,
-    is_cut_into_pieces,
-    is_part,
+    RunInPython,
+    can_be_split,
+    is_separately_compilable,
     run_in_python,
 )
 from stretto.frontends.python.entry import capture, capturing
@@ -46,13 +46,14 @@ from stretto.frontends.python.tracing.sizes import (
     SizeRange,
     SizeSource,
 )
-from stretto.frontends.python.tracing.tracer import Surroundings
+from stretto.frontends.python.tracing.tracer import Caller
 
 __all__ = [
     "MARK",
     "ArgumentLeaf",
     "ArgumentsChange",
     "CallSizes",
+    "Caller",
     "Captured",
     "ConstantSource",
     "External",
@@ -64,25 +65,24 @@ __all__ = [
     "IntLeaf",
     "Mutation",
     "NewContainer",
-    "NotNative",
     "ObjectState",
     "OutputSpec",
     "PythonLeaf",
     "Reading",
     "Refused",
     "ResultLeaf",
+    "RunInPython",
     "SeenSizes",
     "SizeCondition",
     "SizePlan",
     "SizeRange",
     "SizeSource",
-    "Surroundings",
     "Watch",
     "build_output",
+    "can_be_split",
     "capture",
     "capturing",
-    "is_cut_into_pieces",
-    "is_part",
+    "is_separately_compilable",
     "is_structural",
     "run_in_python",
 ]

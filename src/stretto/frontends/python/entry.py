@@ -1,4 +1,4 @@
-"""`capture`: run a function on traced tensors and collect the Program it performs."""
+"""`capture`: run a function on traced tensors and collect the Program that it performs."""
 
 # pyright: reportPrivateUsage=false
 # module parameters are private tables
@@ -21,15 +21,15 @@ from torch.utils._pytree import tree_leaves
 
 from stretto.errors import CaptureError, SourceLocation
 from stretto.frontends.python import staging
-from stretto.frontends.python.calls.effects import silenced
 from stretto.frontends.python.calls.generated import Generated
+from stretto.frontends.python.calls.output_journal import intercepted_output
 from stretto.frontends.python.control.settled import settles_more
 from stretto.frontends.python.guards.guards import Guards
 from stretto.frontends.python.guards.reach import Code, guards_of
 from stretto.frontends.python.guards.reading import Exempt, Reading
 from stretto.frontends.python.lists.sources import Indexed
+from stretto.frontends.python.objects.copies import enter_lists
 from stretto.frontends.python.objects.heap import Heap
-from stretto.frontends.python.objects.stand_ins import enter_lists
 from stretto.frontends.python.operators.dispatch import recording
 from stretto.frontends.python.results.captured import (
     Captured,
@@ -38,7 +38,7 @@ from stretto.frontends.python.results.captured import (
     Mutation,
     ObjectState,
 )
-from stretto.frontends.python.results.effects import (
+from stretto.frontends.python.results.changes import (
     ChangePlan,
     EffectWriter,
     check_changes,
@@ -52,20 +52,20 @@ from stretto.frontends.python.results.inputs import (
     Input,
     bind_inputs,
     bind_sizes,
+    call_sizes,
     check_aliases,
     externals,
     fetch_counters,
     owners_of,
     paths_of,
     provable,
-    settled_sizes,
     source_of,
     traced_arguments,
 )
 from stretto.frontends.python.results.output import ArgumentReturned, Flattener
 from stretto.frontends.python.source.redirected import redirected
 from stretto.frontends.python.tracing.contents import OPERATOR_ERRORS
-from stretto.frontends.python.tracing.history import Hints, Settling
+from stretto.frontends.python.tracing.history import Hints, SettledBranches
 from stretto.frontends.python.tracing.locations import ExecutedCode
 from stretto.frontends.python.tracing.signals import (
     Abort,
@@ -79,7 +79,7 @@ from stretto.frontends.python.tracing.signals import (
 )
 from stretto.frontends.python.tracing.sizes import SizePlan, SizeSource
 from stretto.frontends.python.tracing.tensor import FunctionContext
-from stretto.frontends.python.tracing.tracer import Region, Surroundings, Tracer, activate, tracer
+from stretto.frontends.python.tracing.tracer import Caller, Region, Tracer, activate, tracer
 from stretto.frontends.python.values.raises import place_of, raises, shows_values, stop_at
 from stretto.frontends.python.values.stores import CellVariable
 from stretto.ir.core import Function, Program, Value
@@ -89,18 +89,20 @@ from stretto.options import Options
 from stretto.stack import depth_within_stack
 
 _PYTHON_FRAMES = 20_000
-"""Recursion on Python values is traced inline; each level takes some ten Python frames."""
+"""Limit of Python frames: recursion on Python values is traced inline, and each level takes about
+ten."""
 
 _TRIES = 10
-"""How often a capture starts again because it changes more than was known."""
+"""Number of times that a capture starts again because it changes more than was known."""
 
 
 MakeCaptured = Callable[[Guards, ObjectState | None], Captured]
-"""A capture without what is read after it, when all objects are as they were."""
+"""Makes the Captured from the guards and object state, which are read only after all objects are
+restored."""
 
 
 _lock = threading.RLock()
-"""While a function is captured, objects of the user hold traced tensors."""
+"""Held during a capture, since objects of the user then hold traced tensors."""
 
 
 def _renew_lock() -> None:
@@ -113,7 +115,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 @contextmanager
 def capturing() -> Generator[None]:
-    """One capture at a time, of all threads."""
+    """Allow one capture at a time, over all threads."""
     with _lock:
         yield
 
@@ -127,24 +129,28 @@ def capture(
     by_structure: bool | None = False,
     sizes: SizePlan | None = None,
     cuts: Collection[SourceLocation] = (),
-    settling: Settling | None = None,
-    surroundings: Surroundings = Surroundings.COMPILED,
+    settling: SettledBranches | None = None,
+    surroundings: Caller = Caller.COMPILED,
     state: ObjectState | None = None,
 ) -> Captured:
     """Trace `fn(*args, **kwargs)` into a Program.
 
-    Tensors among the arguments (also inside containers) become inputs; all other values are taken
-    as they are. by_structure: what objects among the arguments hold is read at each call, as if
-    they were containers; None: raises ArgumentsChange where some of it is changed. sizes: which
-    sizes of the arguments are symbols. cuts: where slices of static length may reach beyond their
-    dim. settling: branches of which a program has one arm, to which the capture adds; None where
-    there may be none. surroundings: who makes the call. state: what an earlier capture found in
-    objects; tensors there are numbered alike. Objects of the user are as before afterwards. Raises
-    CaptureError where the function cannot be captured, GradientsWanted where it reads a tensor that
-    requires grad with grad mode on; exceptions of the function itself are raised unchanged.
+    Tensors among the arguments (also inside containers) become inputs; all other values are
+    constants of the Program.
+
+    by_structure: contents of objects among the arguments are read at each call, as if these
+    were containers; None: raises ArgumentsChange if some of them are changed. sizes: the sizes
+    of the arguments that are symbols. cuts: places where slices of static length may reach
+    beyond their dim. settling: branches of which a program has one arm; the capture adds to
+    them. None: none allowed. surroundings: who makes the call. state: what an earlier capture
+    found in objects; tensors there are numbered alike.
+
+    Objects of the user are unchanged afterwards. Raises CaptureError if the function cannot be
+    captured, GradientsWanted if it reads a tensor that requires grad with grad mode on;
+    exceptions of the function itself are raised unchanged.
     """
     limit = sys.getrecursionlimit()
-    with capturing(), silenced():
+    with capturing(), intercepted_output():
         drawn = states_of((None,))
         sys.setrecursionlimit(max(limit, depth_within_stack(_PYTHON_FRAMES)))
         try:
@@ -178,9 +184,9 @@ def capture(
                 sizes = merged or sizes
         finally:
             sys.setrecursionlimit(limit)
-            restore(drawn)  # operators were tried, to see what eager PyTorch refuses
+            restore(drawn)  # operators were run to see what eager refuses, drawing random numbers
     raise CaptureError(
-        "each time the function runs, it changes other attributes, items or variables",
+        "the function changes other attributes, items or variables each time that it runs",
         remedy="return the values that change, and keep them outside of the compiled function",
     )
 
@@ -193,7 +199,7 @@ def _try_sizes(
     plan: ChangePlan,
     executed: ExecutedCode,
 ) -> tuple[Captured | None, SizePlan | None]:
-    """The same as `_try`, and a plan with fewer symbols, with which it has to be tried again."""
+    """Run `_try`; also return a plan with fewer symbols if the capture must be repeated with it."""
     try:
         with tracer.sizes.inferring():
             captured = _try(tracer, fn, arguments, heap, plan, executed)
@@ -218,7 +224,7 @@ def _try(
     plan: ChangePlan,
     executed: ExecutedCode,
 ) -> Captured | None:
-    """Capture with this plan; None, and a better plan, where it does not hold all changes."""
+    """Capture with this plan. Returns None, after improving the plan, if it lacks some changes."""
     leaves = tree_leaves(arguments)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     ints = [leaf for leaf in leaves if type(leaf) is int]
@@ -263,7 +269,8 @@ def _try(
 
 
 def _needs_a_number(problem: Exception) -> CaptureError:
-    """Python code that the capture does not rewrite asked for a size that data decide."""
+    """Return the error for unrewritten Python code that needs the value of a size that data
+    decide."""
     return CaptureError(
         "a Python number is needed here, but it is a size that the content of a tensor decides",
         location=place_of(problem),
@@ -273,12 +280,14 @@ def _needs_a_number(problem: Exception) -> CaptureError:
 
 
 def _of_stand_in(problem: AttributeError | TypeError) -> CaptureError | None:
-    """The error for an attribute that an object of Python has, and what the capture has in its
-    place lacks, or for a function that takes no such object; None where eager PyTorch raises the
-    same."""
+    """Return the error for using an object of the capture as the Python object it represents.
+
+    That is reading an attribute that only the Python object has, or passing it to a function
+    that does not accept it. None if eager PyTorch raises the same.
+    """
     if _STAND_INS.search(str(problem)):
         return CaptureError(
-            f"what is used here only the run knows ({problem})",
+            f"a value that only the run knows is used here ({problem})",
             location=place_of(problem),
             remedy="compute it outside of the compiled function, or compile with fallback=True",
         )
@@ -298,7 +307,7 @@ def _of_stand_in(problem: AttributeError | TypeError) -> CaptureError | None:
 _STAND_INS = re.compile(
     r"""["'](Either|TracedList|TracedText|Indexed|Iterated|Range|Generated|Parts)["']"""
 )
-"""Classes of the capture, as Python's own functions name them in messages."""
+"""Matches classes of the capture as Python's own functions name them in messages."""
 _PLACES: dict[type, type] = {
     torch.SymInt: int,
     torch.SymFloat: float,
@@ -306,7 +315,7 @@ _PLACES: dict[type, type] = {
     Generated: GeneratorType,
     Indexed: list,
 }
-"""What the capture has in the place of objects of Python, by its class."""
+"""The Python class that each class of the capture represents."""
 
 
 def _capture(
@@ -345,7 +354,7 @@ def _capture(
         check_aliases(tracer, inputs)
         objects = {id(item): number for number, item in enumerate(reading.objects)}
         flattener = Flattener(heap, {id(i.traced): n for n, i in enumerate(inputs)}, objects)
-        flattener.layouts = tracer.surroundings is Surroundings.PYTHON
+        flattener.layouts = tracer.surroundings is Caller.PYTHON
         writer = EffectWriter(heap, flattener, objects)
         effects = writer.effects()
         flattener.storing = flattener.layouts
@@ -378,8 +387,8 @@ def _guarded(
     arguments: Any,
     tensors: list[torch.Tensor],
 ) -> Captured:
-    """With the guards of a capture, and the key of its state: both are read here, after all objects
-    have been restored."""
+    """Return the capture with its guards and the key of its state; both are read here, after all
+    objects have been restored."""
     reading, exempt = Reading(), Exempt()
     if held is not None:
         reading = held.read(tensors, arguments)
@@ -392,8 +401,11 @@ def _guarded(
 
 
 def _call(region: Region, fn: Any, args: Any, kwargs: Any) -> Any:
-    """What the function returns. One that always raises does so at once, unless a check of the
-    program comes first: then the program raises whichever it comes to."""
+    """Return the function's result.
+
+    A function that always raises does so at once, unless a check or output of the program comes
+    first: then the program raises whichever a run reaches.
+    """
     try:
         return staging.call(fn, *args, **kwargs)
     except Exception as error:
@@ -424,7 +436,7 @@ def _finish(
     functions = _reachable(Function("main", block), tracer.functions)
     program = Program(functions)
     bound = [(item.binding, item.value) for item in inputs]
-    sizes = settled_sizes(tracer.sizes, program, bound, writes=tracer.writes)
+    sizes = call_sizes(tracer.sizes, program, bound, writes=tracer.writes)
     keys = {op.key for op in program.walk() if op.name == "constant"}  # type: ignore[attr-defined]
     used = [c for c in tracer.constants.values() if c.key in keys]
     program.constants = {c.key: c.tensor for c in used}
@@ -450,7 +462,7 @@ def _finish(
 
 
 def _reachable(main: Function, functions: dict[str, Function]) -> dict[str, Function]:
-    """main and the functions that are called from it."""
+    """Return main and the functions that are called from it, by name."""
     kept = {"main": main}
     pending = [main]
     while pending:

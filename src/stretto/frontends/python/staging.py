@@ -1,6 +1,6 @@
-"""What rewritten code calls. Rewritten functions reach this module as `__stretto`.
+"""Functions called by rewritten code, which refers to this module as `__stretto`.
 
-Outside of a capture (a closure that outlives it), everything behaves as plain Python.
+Outside of a capture (in a closure that outlives it), everything behaves as plain Python.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from stretto.frontends.python.calls.statements import context
 from stretto.frontends.python.calls.texts import percent
 from stretto.frontends.python.control import branches, loops
 from stretto.frontends.python.lists import indexing, operations, sources
-from stretto.frontends.python.lists.iterators import Iterating
+from stretto.frontends.python.lists.iterators import TracedIterator
 from stretto.frontends.python.objects.foreign import note_made, note_use
 from stretto.frontends.python.operators import decompositions
 from stretto.frontends.python.source.redirected import code_of, is_rewritten
@@ -75,11 +75,11 @@ value_of_and_ = branches.value_of_and
 value_of_or_ = branches.value_of_or
 not_ = branches.stage_not
 as_flag = branches.as_flag
-hand_over = generated.hand_over
+pass_to_consumer = generated.pass_to_consumer
 
 
 def enter(name: str, probe: Callable[[], object]) -> CallFrame:
-    """Start of a rewritten function: its variables become part of the state."""
+    """Start a rewritten function: its variables become part of the state."""
     frame = CallFrame.of(name, probe)
     if active() is not None:
         tracer().frames.append(frame)
@@ -87,13 +87,14 @@ def enter(name: str, probe: Callable[[], object]) -> CallFrame:
 
 
 def leave(frame: CallFrame) -> None:
-    """End of a rewritten function."""
+    """End a rewritten function."""
     state = active()
     if state is not None and frame in state.frames:
         del state.frames[state.frames.index(frame) :]
 
 
 def while_(frame: CallFrame, test: Any, body: Any, live: tuple[str, ...]) -> None:
+    """`while test(): body()`. live: variables read afterwards."""
     if active() is None:
         while test():
             body()
@@ -104,6 +105,7 @@ def while_(frame: CallFrame, test: Any, body: Any, live: tuple[str, ...]) -> Non
 def for_(
     frame: CallFrame, iterable: Any, body: Any, live: tuple[str, ...], stop: Any = None
 ) -> None:
+    """`for item in iterable: body(item)`, until `stop()`. live: variables read afterwards."""
     if active() is not None:
         method = own_method(iterable, "__iter__")
         iterable = iterable if method is None else call(method)
@@ -122,13 +124,13 @@ def for_(
                 return
         return
     if isinstance(iterable, Either):
-        branches.use(
+        branches.for_each_option(
             iterable, lambda items: for_(frame, items, body, live, stop), frame, frozenset(live)
         )
         return
     note_use(iterable)
     iterable = iterating.loop_over(iterable)
-    if isinstance(iterable, Iterating):
+    if isinstance(iterable, TracedIterator):
         _for_iterator(frame, iterable, body, live, stop)
         return
     check_iterator(iterable)
@@ -137,7 +139,7 @@ def for_(
 
 
 def defined(kind: type) -> type:
-    """A class that rewritten code has defined."""
+    """Register a class that rewritten code has defined."""
     state = active()
     if state is not None:
         state.redirected.add(kind)
@@ -145,9 +147,9 @@ def defined(kind: type) -> type:
 
 
 def _for_iterator(
-    frame: CallFrame, iterator: Iterating, body: Any, live: tuple[str, ...], stop: Any
+    frame: CallFrame, iterator: TracedIterator, body: Any, live: tuple[str, ...], stop: Any
 ) -> None:
-    """A loop over an iterator that others can see."""
+    """Loop over an iterator that other code can see, advancing it."""
     own = CallFrame("iterator", {"__stretto_iterator": CellType(iterator)})
     tracer().frames.append(own)
 
@@ -167,7 +169,7 @@ def _for_iterator(
 
 
 def generator(lowered: FunctionType) -> Callable[..., Any]:
-    """A generator function that is local to rewritten code. A call of it runs nothing yet."""
+    """Wrap a generator function that is local to rewritten code. A call of it runs nothing yet."""
 
     def start(*args: Any, **kwargs: Any) -> Generated:
         inspect.signature(lowered).bind(*args, **kwargs)  # raises what the call raises
@@ -179,7 +181,7 @@ def generator(lowered: FunctionType) -> Callable[..., Any]:
 
 
 def _is_staged(iterable: Any) -> bool:
-    """Whether a comprehension is a loop of the Program."""
+    """Return True if a comprehension over `iterable` must be a loop of the Program."""
     if active() is None:
         return False
     is_indexed = isinstance(iterable, TracedList | sources.Indexed)
@@ -187,9 +189,12 @@ def _is_staged(iterable: Any) -> bool:
 
 
 def listed(iterable: Any, comprehension: FunctionType, lowered: Any = None) -> Any:
-    """A list comprehension over `iterable`. Where the number of items is no Python number, it is a
-    loop that collects what the comprehension makes of each item. lowered: the comprehension as a
-    function, where it has conditions or several loops."""
+    """A list comprehension over `iterable`.
+
+    If the number of items is not a Python number, it is a loop that collects the
+    comprehension's result for each item. lowered: the comprehension as a function, if it has
+    conditions or several loops.
+    """
     if active() is not None:
         if isinstance(iterable, Either):
             return Hooks.use(iterable, lambda items: listed(items, comprehension, lowered))
@@ -197,7 +202,7 @@ def listed(iterable: Any, comprehension: FunctionType, lowered: Any = None) -> A
         iterable = iterating.loop_over(iterable)
     if active() is not None and lowered is not None:
         return lowered(iterable)
-    if isinstance(iterable, Iterating):
+    if isinstance(iterable, TracedIterator):
         iterable = iterating.drained(iterable)
     if not _is_staged(iterable):
         return comprehension(iterable)
@@ -216,8 +221,8 @@ def listed(iterable: Any, comprehension: FunctionType, lowered: Any = None) -> A
 
 
 def yielded(iterable: Any, expression: FunctionType, lowered: Any = None) -> Any:
-    """A generator expression over `iterable`. Where the number of items is no Python number,
-    whoever consumes it has its values in a loop."""
+    """A generator expression over `iterable`. If the number of items is not a Python number, its
+    values are yielded in a loop of the Program."""
     if active() is not None:
         if isinstance(iterable, Either):
             return Hooks.use(iterable, lambda items: yielded(items, expression, lowered))
@@ -233,7 +238,7 @@ def yielded(iterable: Any, expression: FunctionType, lowered: Any = None) -> Any
     def run() -> None:
         def body(item: Any) -> None:
             for made in expression([item]):
-                hand_over(made)
+                pass_to_consumer(made)
 
         frame = enter("yielded", lambda: iterable)
         try:
@@ -245,7 +250,7 @@ def yielded(iterable: Any, expression: FunctionType, lowered: Any = None) -> Any
 
 
 def bound(name: str, read: Callable[[], Any]) -> Any:
-    """The value of a variable; the error of Python where it has none."""
+    """Return the value of a variable; raise Python's UnboundLocalError if it has none."""
     message = f"cannot access local variable '{name}' where it is not associated with a value"
     try:
         value = read()
@@ -260,7 +265,7 @@ def bound(name: str, read: Callable[[], Any]) -> Any:
 
 
 def bound_values(names: tuple[str, ...], *reads: Callable[[], Any]) -> dict[str, Any]:
-    """The variables that have a value, as the result of a segment."""
+    """Return the variables that have a value: the result of a segment."""
     found = dict[str, Any]()
     for name, read in zip(names, reads, strict=True):
         try:
@@ -280,18 +285,18 @@ def bound_values(names: tuple[str, ...], *reads: Callable[[], Any]) -> dict[str,
 
 
 def plain(value: Any) -> Any:
-    """The operand of a condition that cannot be staged."""
+    """Return the operand of a condition that cannot be staged; fail if it is traced."""
     if active() is not None and branches.is_traced(value):
         fail(
-            "`:=` stands behind a condition on a tensor, inside of a lambda or comprehension",
+            "`:=` follows a condition on a tensor, inside of a lambda or comprehension",
             "assign the variable in a statement before, or use a loop",
         )
     return value
 
 
 def enter_try(handled: Callable[[], Any], replaced: Callable[[], Any]) -> None:
-    """Start of a try block whose handlers catch the classes that `handled` gives, and those that
-    `replaced` gives, for which they raise in any case."""
+    """Start a try block. handled: returns the classes that its handlers catch. replaced: returns
+    those for which the handlers always raise an exception themselves."""
     if active() is not None:
         tracer().tries.handled.append(_classes(handled()))
         tracer().tries.replaced.append(_classes(replaced()))
@@ -304,7 +309,8 @@ def _classes(handled: Any) -> tuple[type[BaseException], ...]:
 
 
 def leave_try() -> None:
-    """End a try block. That a size of zero is divided by is no condition of the program."""
+    """End a try block. Fails if it raises ZeroDivisionError while sizes are symbolic, since a
+    program cannot have that as a condition."""
     if active() is not None:
         tracer().tries.handled.pop()
         tracer().tries.replaced.pop()
@@ -313,15 +319,16 @@ def leave_try() -> None:
 
 
 def _for_each_option(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """The operation also for a holder or an index that is one of several: for each of them."""
+    """Extend an operation to holders and indices that are one of several: a branch with one call
+    per option."""
 
     @functools.wraps(operation)
     def staged(holder: Any, index: Any, *others: Any) -> Any:
         if isinstance(holder, Either):
-            return branches.use(holder, lambda option: staged(option, index, *others))
+            return branches.for_each_option(holder, lambda option: staged(option, index, *others))
         found = first_either(index)
         if found is not None:
-            return branches.use(
+            return branches.for_each_option(
                 found, lambda option: staged(holder, replaced(index, found, option), *others)
             )
         return operation(holder, index, *others)
@@ -330,7 +337,8 @@ def _for_each_option(operation: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _own(holder: Any, name: str) -> Any:
-    """A method of the user's, which takes traced positions as they are."""
+    """Return a user-defined method of the holder, which takes traced positions as they are; None
+    outside of a capture."""
     return None if active() is None else own_method(holder, name)
 
 
@@ -347,7 +355,7 @@ def attribute(holder: Any, name: str) -> Any:
         return call(type, holder) if is_traced else holder.__class__
     if name in OF_ERRORS and isinstance(holder, BaseException) and tracer().tries.notes:
         fail(
-            f"'{name}' of an exception is read, which is not known where the function raises and "
+            f"'{name}' of an exception is read, but is not known in a function that raises and "
             "catches exceptions",
             "keep what is needed in an attribute of the exception, or compile with fallback=True",
         )
@@ -355,7 +363,7 @@ def attribute(holder: Any, name: str) -> Any:
 
 
 def _of_code(holder: Any, name: str) -> Any:
-    """`__code__` or `__closure__` of a function."""
+    """Return `__code__` or `__closure__` of a function; fail for one whose code is rewritten."""
     if isinstance(holder, FunctionType) and is_rewritten(holder):
         fail(
             f"'{name}' is read of '{holder.__name__}', a function made while capturing, whose code "
@@ -453,8 +461,11 @@ def setattr(holder: Any, name: str, value: Any) -> None:
 
 
 def _note_restored(holder: Any, name: str, value: Any) -> None:
-    """Counts a store of the value that the attribute had before the call as a read of it: a guard
-    then sees to it that the program, which has no such store, runs only where nothing changes."""
+    """Count a store of the value that the attribute had before the call as a read of it.
+
+    The program has no such store, so a guard must ensure that it runs only if the value is the
+    same.
+    """
     state = active()
     if state is None:
         return
@@ -465,17 +476,17 @@ def _note_restored(holder: Any, name: str, value: Any) -> None:
 
 
 def store_item(value: Any, holder: Any, index: Any) -> None:
-    """`holder[index] = value`, with the arguments in the order in which Python evaluates them."""
+    """`holder[index] = value`, with the parameters in Python's order of evaluation."""
     setitem(holder, index, value)
 
 
 def store(value: Any, holder: Any, name: str) -> None:
-    """`holder.name = value`, with the arguments in the order in which Python evaluates them."""
+    """`holder.name = value`, with the parameters in Python's order of evaluation."""
     setattr(holder, name, value)
 
 
 def added(first: Any, second: Any) -> Any:
-    """`first + second`. A torch.Size takes numbers of Python only."""
+    """`first + second`. A torch.Size is rebuilt, since it takes Python numbers only."""
     is_size = isinstance(first, torch.Size) or isinstance(second, torch.Size)
     if is_size and isinstance(first, tuple) and isinstance(second, tuple):
         return call(torch.Size, (*first, *second))  # pyright: ignore[reportUnknownArgumentType]
@@ -483,7 +494,7 @@ def added(first: Any, second: Any) -> Any:
 
 
 def augment(operation: str, value: Any, other: Any) -> Any:
-    """`value op= other`. A list that gets the items of a list of the Program gets them itself."""
+    """`value op= other`. A Python list extended by a list of the Program stays the same object."""
     if isinstance(value, builtins.list) and isinstance(other, TracedList) and operation == "Add":
         call(value.extend, other)
         return value
@@ -520,33 +531,33 @@ _INPLACE: dict[str, Callable[[Any, Any], Any]] = {
 def augment_item(
     holder: Any, index: Any, operation: str, value: Any, is_late: bool = False
 ) -> None:
-    """`holder[index] op= value`. is_late: `value` is a function that gives it."""
+    """`holder[index] op= value`. is_late: `value` is a function that returns it."""
     before = getitem(holder, index)
     setitem(holder, index, augment(operation, before, value() if is_late else value))
 
 
 @_for_each_option
 def augment_attr(holder: Any, name: str, operation: str, value: Any, is_late: bool = False) -> None:
-    """`holder.name op= value`. is_late: `value` is a function that gives it."""
+    """`holder.name op= value`. is_late: `value` is a function that returns it."""
     before = builtins.getattr(holder, name)
     after = augment(operation, before, value() if is_late else value)
     is_same = after is before or (isinstance(before, torch.Tensor) and _is_of(before, after))
     if (
         not is_same
         or _is_set_by_method(holder, name)
-        or (is_late and builtins.getattr(holder, name) is not before)  # the value has set it itself
+        or (is_late and builtins.getattr(holder, name) is not before)  # `value()` has set it
     ):
         setattr(holder, name, after)
 
 
 def _is_set_by_method(holder: Any, name: str) -> bool:
-    """True if a store into an attribute calls a method of the user, or of a property."""
+    """Return True if storing the attribute calls a method of the user or of a descriptor."""
     entry = next((vars(kind)[name] for kind in type(holder).__mro__ if name in vars(kind)), None)
     return hasattr(type(entry), "__set__") or own_method(holder, "__setattr__") is not None
 
 
 def _is_of(before: torch.Tensor, after: Any) -> bool:
-    """Whether an in-place operator on a real tensor returned its traced form."""
+    """Return True if an in-place operator on a real tensor returned its traced form."""
     state = active()
     known = None if state is None else state.constants.get(id(before))
     return known is not None and isinstance(after, TracedTensor) and after.memory is known.memory
@@ -558,7 +569,7 @@ def contains(container: Any, item: Any) -> Any:
         return item in container
     found = next((side for side in (container, item) if isinstance(side, Either)), None)
     if found is not None:
-        return branches.use(
+        return branches.for_each_option(
             found, lambda option: contains(*replaced((container, item), found, option))
         )
     if is_number(container):
@@ -569,15 +580,15 @@ def contains(container: Any, item: Any) -> Any:
         return not_(not_(call(method, item)))
     if isinstance(container, TracedList):
         return operations.contains(container, item)
-    if isinstance(container, Iterating):
+    if isinstance(container, TracedIterator):
         return iterating.contains(container, item)
     note_use(container)
     check_compared(item, *(container if isinstance(container, builtins.list | tuple) else ()))
-    by_number = is_number(item) and isinstance(container, Set | dict)  # whatever hash it has
+    by_number = is_number(item) and isinstance(container, Set | dict)  # its hash is not known
     if isinstance(container, dict) and not by_number and not texts.is_text(item):
         entry = container.get(item, UNDEFINED)
         if isinstance(entry, Either):
-            return branches.which(entry, lambda option: option is not UNDEFINED)
+            return branches.flag_of_options(entry, lambda option: option is not UNDEFINED)
     if isinstance(container, str):
         is_late = texts.is_text(container) or texts.is_text(item)
         return texts.has_part(container, item) if is_late else item in container
@@ -615,8 +626,8 @@ def _may_be_equal_in_some_runs(item: Any) -> bool:
 
 
 def whole(value: Any) -> Any:
-    """Returns `value`, of which a display, a call, a comprehension or an assignment takes all
-    items. Fails for a dict that lacks some of them in some runs."""
+    """Return a value all items of which are used (in a display, call, comprehension or
+    assignment). Fails for a dict that lacks some entries in some runs."""
     check_entries(value)
     return value
 
@@ -628,7 +639,7 @@ def equal(first: Any, second: Any) -> Any:
 
 
 def not_equal(first: Any, second: Any) -> Any:
-    """`first != second`. What object has for it is the negation of the user's `__eq__`."""
+    """`first != second`. If `__ne__` is object's, it is the negation of the user's `__eq__`."""
     if active() is None:
         return first != second
     check_compared(first, second)
@@ -645,7 +656,7 @@ def not_equal(first: Any, second: Any) -> Any:
 
 
 def is_found(item: Any, other: Any) -> Any:
-    """Whether an item of a container is the very object that is looked for."""
+    """Return True, or a traced flag, if an item of a container is the very object searched for."""
     are_numbers = is_a_number(item) or is_a_number(other)
     return item is other if are_numbers else is_(item, other)
 
@@ -658,8 +669,8 @@ def is_(first: Any, second: Any) -> Any:
         first, second = second, first
     if isinstance(first, Either):
         if isinstance(second, Either | TracedTensor):
-            return branches.use(first, lambda option: is_(option, second))
-        return branches.which(first, lambda option: option is second)
+            return branches.for_each_option(first, lambda option: is_(option, second))
+        return branches.flag_of_options(first, lambda option: option is second)
     if any(map(is_a_number, (first, second))):
         return _are_one_number(first, second)
     if isinstance(first, TracedTensor) and isinstance(second, TracedTensor):
@@ -668,13 +679,13 @@ def is_(first: Any, second: Any) -> Any:
 
 
 def is_a_number(value: Any) -> bool:
-    """Whether a value is a number of Python that is known only when the program runs."""
+    """Return True for a Python number that is known only when the program runs."""
     return is_number(value) or isinstance(value, torch.SymInt | torch.SymFloat)
 
 
 def _are_one_number(first: Any, second: Any) -> Any:
-    """Whether two numbers are one object. Of each bool there is one; of other numbers it depends on
-    how Python was built, and on how they were computed."""
+    """Return True, or a traced flag, if two numbers are one object. Bools are singletons; for
+    other numbers this depends on how Python was built and how they were computed, so it fails."""
     kinds = {
         builtins.int if isinstance(x, torch.SymInt) else number_kind(x) for x in (first, second)
     }
@@ -689,7 +700,8 @@ def _are_one_number(first: Any, second: Any) -> Any:
 
 
 def _are_one(first: TracedTensor, second: TracedTensor) -> Any:
-    """Whether two tensors that branches and loops left behind are the same one."""
+    """Compare the identity of tensors left by branches and loops. Returns a traced flag or
+    False."""
     if first.number is not None or second.memory not in overlapping(first.memory):
         return False
     if first.memory is second.memory:
@@ -700,7 +712,7 @@ def _are_one(first: TracedTensor, second: TracedTensor) -> Any:
             return tracer().number(flags[0])
     fail(
         "whether two variables are the same tensor depends on a traced branch or loop",
-        "compare flags or numbers of your own in place of tensors",
+        "compare flags or numbers instead of tensors",
     )
 
 
@@ -715,7 +727,9 @@ def modulo(first: Any, second: Any) -> Any:
         return first % second
     found = first_either(second)
     if found is not None:
-        return branches.use(found, lambda option: modulo(first, replaced(second, found, option)))
+        return branches.for_each_option(
+            found, lambda option: modulo(first, replaced(second, found, option))
+        )
     return percent(first, second)
 
 
@@ -759,7 +773,7 @@ def assert_(condition: Any, message: Callable[[], Any], has_message: Callable[[]
 
 
 def _augmented(operation: str) -> Callable[[Any, Any], Any]:
-    """A function of the module `operator` that changes its first argument."""
+    """Return a rule for a function of the module `operator` that changes its first argument."""
     return lambda value, other: augment(operation, value, other)
 
 
@@ -768,29 +782,29 @@ RULES.update({operator.getitem: getitem, operator.setitem: setitem, operator.del
 
 
 def namespace(table: dict[str, Any]) -> dict[str, Any]:
-    """`globals()` of the user's code. Variables that it finds by their names are not known to be
-    read or assigned."""
+    """`globals()` of the user's code. Fails there: variables accessed by name through it are not
+    seen as read or assigned."""
     if active() is not None and is_user_file(table.get("__file__", "")):
         fail(
-            "globals() is called, whose entries are not followed while capturing",
+            "globals() is called, but its entries are not tracked while capturing",
             "name the variables; to assign one, declare it with `global`",
         )
     return table
 
 
 def variables(found: Any) -> Any:
-    """`locals()`, `vars()` and `dir()` of the user's code. Parts of it are functions of their own,
-    with other variables."""
+    """`locals()`, `vars()` and `dir()` of the user's code. Fails: parts of the code are separate
+    functions with other variables."""
     if active() is not None:
         fail(
-            "the variables of the function are asked for, which are others while capturing",
+            "locals(), vars() or dir() is called, but variables differ while capturing",
             "name the variables, or compile with fallback=True",
         )
     return found
 
 
 def wrote_outer(place: dict[str, Any] | CallFrame, name: str) -> None:
-    """After `name`, declared global (in `place`, a namespace) or nonlocal, was assigned."""
+    """Record an assignment to `name`, declared global (`place` is a namespace) or nonlocal."""
     state = active()
     if state is not None and isinstance(place, dict):
         state.global_writes += 1
@@ -798,13 +812,57 @@ def wrote_outer(place: dict[str, Any] | CallFrame, name: str) -> None:
 
 
 __all__ = [
-    "added", "and_", "as_flag", "assert_", "attribute", "augment", "augment_attr", "augment_item",
-    "bound", "bound_values", "call", "chain", "contains", "context", "defined", "delattr",
-    "delitem", "enter", "enter_try", "equal", "for_", "generator", "getitem", "hand_over", "if_",
-    "ifexp", "is_", "leave", "leave_try", "listed", "local", "mark", "modulo",
-    "namespace", "not_", "not_equal", "or_", "plain", "slice", "statements", "store", "store_item",
-    "text", "value_of_and_", "value_of_chain", "value_of_or_", "variables", "while_", "whole",
-    "wrote_outer", "yielded",
+    "added",
+    "and_",
+    "as_flag",
+    "assert_",
+    "attribute",
+    "augment",
+    "augment_attr",
+    "augment_item",
+    "bound",
+    "bound_values",
+    "call",
+    "chain",
+    "contains",
+    "context",
+    "defined",
+    "delattr",
+    "delitem",
+    "enter",
+    "enter_try",
+    "equal",
+    "for_",
+    "generator",
+    "getitem",
+    "if_",
+    "ifexp",
+    "is_",
+    "leave",
+    "leave_try",
+    "listed",
+    "local",
+    "mark",
+    "modulo",
+    "namespace",
+    "not_",
+    "not_equal",
+    "or_",
+    "pass_to_consumer",
+    "plain",
+    "slice",
+    "statements",
+    "store",
+    "store_item",
+    "text",
+    "value_of_and_",
+    "value_of_chain",
+    "value_of_or_",
+    "variables",
+    "while_",
+    "whole",
+    "wrote_outer",
+    "yielded",
 ]  # fmt: skip
 
 decompositions.RULES.update(recurrent.RECURRENT)

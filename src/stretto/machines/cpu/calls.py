@@ -31,7 +31,7 @@ from stretto.device.regions import kernel_regions, statement_regions
 from stretto.device.tree import Call, Leaf, inputs, rotating, walk
 from stretto.ops.infer import resolve
 from stretto.options import Options
-from stretto.runtime.compiler import Support
+from stretto.runtime.compiler import NativeLibrary
 
 _WORD, _TENSOR, _LIST, _SOME = range(4)
 """calls.cpp: Code."""
@@ -89,7 +89,7 @@ def _prepare(library: ctypes.PyDLL) -> None:
     library.stretto_calls_state.restype = ctypes.c_void_p
 
 
-SUPPORT = Support(Path(__file__).with_name("calls.cpp"), _prepare)
+SUPPORT = NativeLibrary(Path(__file__).with_name("calls.cpp"), _prepare)
 
 
 class Unsupported(Exception):

@@ -36,7 +36,7 @@ from stretto.machines.stages import SELECT, TO_SCHEDULE
 from stretto.options import Options
 from stretto.remarks import Remarks
 from stretto.runtime import memory_watch, probes
-from stretto.runtime.compiler import begin, build_flags, cpu, find_compiler
+from stretto.runtime.compiler import build_flags, build_in_background, cpu, find_compiler
 from stretto.runtime.constants import CopiesAhead
 from stretto.runtime.memory_watch import tracks_pages
 from stretto.schedule.choice import chooser
@@ -169,7 +169,7 @@ class CpuMachine(Machine):
                 remedy='leave Debug.launches and Debug.control at "auto", "one" and "units"',
             )
         some = (calls.SUPPORT,) if options.library else ()
-        begin((pool.SUPPORT, memory_watch.SUPPORT, probes.SUPPORT, *some), options)
+        build_in_background((pool.SUPPORT, memory_watch.SUPPORT, probes.SUPPORT, *some), options)
 
     def tuned(self, options: Options, place: torch.device = HOST) -> Machine:
         if options.tune == "off" or self.costs is not host_costs() or self.measured is not None:

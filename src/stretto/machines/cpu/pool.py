@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stretto.options import Options
-from stretto.runtime.compiler import Support, python_functions
+from stretto.runtime.compiler import NativeLibrary, python_functions
 
 HEADERS = Path(__file__).with_name("include")
 """Folder of the headers that the pool and printed programs include."""
@@ -35,7 +35,7 @@ def _prepare(library: ctypes.PyDLL) -> None:
     library.stretto_pool_configure(python_functions(_PYTHON_FUNCTIONS))
 
 
-SUPPORT = Support(Path(__file__).with_name("pool.cpp"), _prepare, HEADERS)
+SUPPORT = NativeLibrary(Path(__file__).with_name("pool.cpp"), _prepare, HEADERS)
 built, load = SUPPORT.built, SUPPORT.load
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from types import TracebackType
 from typing import Any
 
 from stretto.errors import BuildError, RunError
+from stretto.locks import single
 
 LIBRARY = "libcuda.so.1"
 
@@ -321,7 +321,7 @@ class _Relaxed:
         self._driver.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(self._mode))
 
 
-@cache
+@single
 def load_driver(library: str = LIBRARY) -> Driver:
     """Load the driver of this machine. Raises BuildError if there is none that works."""
     try:

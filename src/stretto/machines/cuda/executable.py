@@ -30,6 +30,7 @@ from stretto.machines.cuda.launcher import Launcher
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.state import (
     ALIGNMENT,
+    NO_SIZES,
     Filler,
     ParameterPlaces,
     Sizes,
@@ -130,8 +131,8 @@ class CudaExecutable(Executable):
             stream = launcher.stream()
             if capture := launcher.capture(stream):
                 return self._captured(inputs, known, stream, capture)
-            state = self.states.get(stream) or self._new_state(stream, 0)
-            with state.lock:
+            state = self._locked(stream)
+            try:
                 if state.failed:
                     launcher.synchronize(stream)
                     raise self.failure(state)
@@ -145,6 +146,8 @@ class CudaExecutable(Executable):
                     self.run(state, memory, {}, known, stream)
                 except ProgramStopped as stop:  # raised by the host during the run
                     raise explained(stop, self.interface.stops) from None
+            finally:
+                state.lock.release()
             return [launcher.hand_out(memory[slot]) for slot in self.outputs]
 
     def run(
@@ -185,7 +188,7 @@ class CudaExecutable(Executable):
         arena and words, if not the state's. reached: tensors that words point to."""
         invocation = state.invocations.get(number)
         if invocation is None:
-            arguments = self._filler.arguments(number, state, self.sizes)
+            arguments = self._filler.arguments(number, state, self.wanted(state))
             invocation = state.invocations[number] = self.launcher.bind(number, arguments)
         self.places[number].fill(invocation, memory, capacities, sizes, frame)
         invocation.reach(reached)
@@ -208,7 +211,7 @@ class CudaExecutable(Executable):
 
     def arena(self, state: State) -> torch.Tensor:
         """Return a state's memory for the local buffers of main. Raises as `memory`."""
-        return self._filler.arena(state, self.sizes)
+        return self._filler.arena(state, self.wanted(state))
 
     def memory(self, count: int) -> torch.Tensor:
         """Allocate bytes for a program itself. Raises RunError if there is not enough memory."""
@@ -252,7 +255,7 @@ class CudaExecutable(Executable):
 
     def _run(self, inputs: list[torch.Tensor], known: Values, state: State) -> list[Result]:
         """Run, and grow what was too small, until there was enough memory; wait for each run."""
-        sizes, ended = self.sizes, False
+        ended = False
         try:
             while True:
                 ended = False
@@ -262,6 +265,7 @@ class CudaExecutable(Executable):
                     self.run(state, memory, capacities, known, state.stream)
                     self.launcher.synchronize(state.stream)
                     if not state.failed:
+                        self._settle(state)
                         return self._results(memory, list(state.words), known)
                     stop = failure(self.launcher, state, self.max_depth)
                 except ProgramStopped as seen:  # raised by the host during the run
@@ -269,8 +273,8 @@ class CudaExecutable(Executable):
                 ended = True
                 self._grow(state, stop, capacities)
         except BaseException:
-            if sizes != self.sizes:  # release the memory of a recursion that does not end
-                self.sizes = sizes
+            if state.wanted != NO_SIZES:  # release the memory of a recursion that does not end
+                state.wanted = NO_SIZES
                 self._drop_memory(state)
             if not ended:  # the progress of the units is unknown
                 self.states.pop(state.stream, None)
@@ -279,19 +283,20 @@ class CudaExecutable(Executable):
     def _grow(self, state: State, stop: ProgramStopped, capacities: dict[int, int]) -> None:
         """Enlarge what was too small; raise any other stop."""
         detail, limit = int(stop.detail), self.launcher.memory() // 2
-        now, wanted = state.sizes, self.sizes
+        now, wanted = state.sizes, self.wanted(state)
         match stop.status:
             case Status.LIST_FULL if (place := unpacked_detail(detail)[0]) in capacities:
                 room = max(capacities[place] * GROWTH, unpacked_detail(detail)[1])
-                self.capacities[place] = max(self.capacities[place], room)
+                with self._lock:
+                    self.capacities[place] = max(self.capacities[place], room)
                 return
             case Status.ARENA_FULL if now.arena < min(detail, limit):
                 arena = min(aligned(max(2 * now.arena, detail)), aligned(limit))
-                self.sizes = Sizes(max(wanted.arena, arena), wanted.stack)
+                state.wanted = wanted.joined(Sizes(arena, 0))
             case Status.ARENA_FULL | Status.STACK_FULL if detail <= now.arena and (
                 0 < now.stack <= limit // 2
             ):
-                self.sizes = Sizes(wanted.arena, max(wanted.stack, 2 * now.stack))
+                state.wanted = wanted.joined(Sizes(0, 2 * now.stack))
             case _:
                 raise explained(stop, self.interface.stops) from None
         self._drop_memory(state)
@@ -307,10 +312,25 @@ class CudaExecutable(Executable):
         if needed > limit:
             what = "the intermediate values"
             raise too_large(what, needed, limit, self.symbols.shown(sizes))
-        if needed > self.sizes.arena:
-            self.sizes = Sizes(needed, self.sizes.stack)
+        self._enlarge(Sizes(needed, 0))
         if 0 < state.sizes.arena < needed:
             self._drop_memory(state)
+
+    def wanted(self, state: State) -> Sizes:
+        """Return the sizes of what a state allocates next."""
+        return self.sizes.joined(state.wanted)
+
+    def _settle(self, state: State) -> None:
+        """Let all states have what a call on one of them needed."""
+        if state.wanted != NO_SIZES:
+            self._enlarge(state.wanted)
+            state.wanted = NO_SIZES
+
+    def _enlarge(self, sizes: Sizes) -> None:
+        """Enlarge the sizes for all states. They never become smaller, because another thread may
+        rely on them before it allocates."""
+        with self._lock:
+            self.sizes = self.sizes.joined(sizes)
 
     def _drop_memory(self, state: State) -> None:
         """Release the memory of a state before it gets a larger one."""
@@ -414,6 +434,16 @@ class CudaExecutable(Executable):
         region = regions_of([source], native=False)[0] if changes else None
         self.copies = (*self.copies, Copy(source, moved, region))
         return self.copies[-1].tensor
+
+    def _locked(self, stream: int) -> State:
+        """Return the state of a stream with its lock held, unless another thread has given the
+        state up while this one waited; then a new one."""
+        while True:
+            state = self.states.get(stream) or self._new_state(stream, 0)
+            state.lock.acquire()
+            if self.states.get(stream) is state:
+                return state
+            state.lock.release()
 
     def _new_state(self, stream: int, capture: int) -> State:
         states, key = (self.captures, capture) if capture else (self.states, stream)

@@ -206,7 +206,7 @@ class Host:
         given_sizes = (item for item in registers.items() if item[0].name.startswith(SIZE))
         sizes |= {reg.name: int(value) for reg, value in given_sizes}
         frame = resolve(executable.program.frame(name).end, sizes)
-        arena = executable.memory(max(executable.sizes.arena, frame))
+        arena = executable.memory(max(executable.wanted(self.state).arena, frame))
         at = self.begin(name, arena)
         at.depth, at.sizes = depth, sizes
         self.place_all(at, tensors)

@@ -30,12 +30,12 @@ import ctypes
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Protocol
 
 import torch
 
 from stretto.errors import BuildError, RunError
+from stretto.locks import single
 from stretto.machines.cuda.driver import (
     COOPERATIVE_LAUNCH,
     INVALID_HANDLE,
@@ -269,7 +269,7 @@ def _require_one_stream(stream: int) -> None:
         )
 
 
-@cache
+@single
 def order_of(device: int, driver: Driver) -> LaunchOrder:
     """Return the one order of launches on a device."""
     return LaunchOrder(driver)

@@ -27,13 +27,16 @@ from stretto.machines.machine import Packed
 from stretto.schedule.plan_search import ChosenBranch
 
 _PLAN = "plan"
-_LISTS = ("tables", "kernels")
-"""Fields of a source that are tuples of plain values."""
-_PLAIN = (
-    "units", "warps", "recursive", "joint", "busy", "kept", "lacking", "shares", "shared_bytes",
-    "shared_reads",
-)  # fmt: skip
-_COMPILED = ("target", "entry", "scratch_parameters", "scratch_bytes", "shared_bytes", "warps")
+
+
+def _plain(kind: type, *others: str) -> tuple[str, ...]:
+    """The fields of a class but for those that are written in a way of their own: plain values, or
+    tuples of them."""
+    return tuple(field.name for field in fields(kind) if field.name not in others)
+
+
+_SOURCE = _plain(TritonSource, "text", "parameters", "arguments", "user_kernels")
+_COMPILED = _plain(CompiledTriton, "binary", "parameters", "resources", "seconds", "from_cache")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def pack(
     for number, (source, kernel) in enumerate(zip(made.sources, made.compiled, strict=True)):
         texts[f"launch.{number}"] = source.text
         binaries[f"launch.{number}"] = kernel.binary
-        launches.append([_source_facts(source, places), _kernel_facts(kernel)])
+        launches.append([source_facts(source, places), kernel_facts(kernel)])
     facts = {
         "device": device,
         "repeatable": interface.repeatable,
@@ -96,8 +99,8 @@ def unpack(packed: Packed, constants: Mapping[int, torch.Tensor]) -> Unpacked:
     externals = plan.program.tree.externals
     for number, (source, kernel) in enumerate(facts["launches"]):
         name = f"launch.{number}"
-        sources.append(_source(source, packed.texts[name], externals))
-        kernels.append(_kernel(kernel, packed.binaries[name], sources[-1].parameters))
+        sources.append(source_of(source, packed.texts[name], externals))
+        kernels.append(kernel_of(kernel, packed.binaries[name], sources[-1].parameters))
     made = GpuProgram(
         plan,
         tuple(sources),
@@ -109,30 +112,34 @@ def unpack(packed: Packed, constants: Mapping[int, torch.Tensor]) -> Unpacked:
     return Unpacked(str(facts["device"]), made, interface, arranged)
 
 
-def _source_facts(source: TritonSource, places: Mapping[Buffer, int]) -> dict[str, Any]:
-    facts = {name: getattr(source, name) for name in (*_PLAIN, *_LISTS)}
+def source_facts(source: TritonSource, places: Mapping[Buffer, int]) -> dict[str, Any]:
+    facts = {name: getattr(source, name) for name in _SOURCE}
     facts["parameters"] = [[p.name, p.type, p.kind, p.place] for p in source.parameters]
     facts["arguments"] = [places[buffer] for buffer in source.arguments]
     return facts
 
 
-def _source(facts: Mapping[str, Any], text: str, externals: Sequence[Buffer]) -> TritonSource:
+def source_of(facts: Mapping[str, Any], text: str, externals: Sequence[Buffer]) -> TritonSource:
     return TritonSource(
         text=text,
         parameters=tuple(Parameter(*fields) for fields in facts["parameters"]),
         arguments=tuple(externals[place] for place in facts["arguments"]),
-        **{name: tuple(facts[name]) for name in _LISTS},
-        **{name: facts[name] for name in _PLAIN},
+        **{name: _value(facts[name]) for name in _SOURCE},
     )
 
 
-def _kernel_facts(kernel: CompiledTriton) -> dict[str, Any]:
+def _value(fact: Any) -> Any:
+    """A file has lists where the program has tuples."""
+    return tuple(map(_value, fact)) if isinstance(fact, list) else fact
+
+
+def kernel_facts(kernel: CompiledTriton) -> dict[str, Any]:
     return {name: getattr(kernel, name) for name in _COMPILED} | {
         "resources": asdict(kernel.resources)
     }
 
 
-def _kernel(
+def kernel_of(
     facts: Mapping[str, Any], binary: bytes, parameters: tuple[Parameter, ...]
 ) -> CompiledTriton:
     needs = {field.name: facts["resources"][field.name] for field in fields(Resources)}
@@ -142,7 +149,7 @@ def _kernel(
         resources=Resources(**needs),
         seconds=0.0,
         from_cache=True,
-        **{name: facts[name] for name in _COMPILED},
+        **{name: _value(facts[name]) for name in _COMPILED},
     )
 
 

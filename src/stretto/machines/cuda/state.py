@@ -28,6 +28,13 @@ class Sizes:
     arena: int
     stack: int
 
+    def joined(self, other: Sizes) -> Sizes:
+        """Return the larger of both in each respect."""
+        return Sizes(max(self.arena, other.arena), max(self.stack, other.stack))
+
+
+NO_SIZES = Sizes(0, 0)
+
 
 @dataclass(slots=True)
 class State:
@@ -36,7 +43,8 @@ class State:
     error: the host's view of the control block's error. words: registers that are passed in or out,
     in memory that both sides access. arena, stack: None until allocated, for a capture at each
     launch. invocations: of each kernel, once it was launched. graphs: captured from the plan
-    (graphs/executable.py).
+    (graphs/executable.py). wanted: sizes that the running call needs in addition to those of the
+    executable.
     """
 
     stream: int
@@ -49,6 +57,7 @@ class State:
     stack: torch.Tensor | None = None
     invocations: dict[int, Invocation] = field(default_factory=dict[int, Invocation])
     graphs: object = None
+    wanted: Sizes = NO_SIZES
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property

@@ -3,8 +3,8 @@ constant."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import count
 from math import prod
 
@@ -63,7 +63,7 @@ def reads(op: Op) -> tuple[Value, ...]:
     return free_values_of_op(op) if op.blocks else op.operands
 
 
-def needed_for(ops: Iterable[Op], wanted: Iterable[Value]) -> set[Op]:
+def backward_slice(ops: Iterable[Op], wanted: Iterable[Value]) -> set[Op]:
     """Those of `ops`, which are in program order, that compute `wanted`, directly or through each
     other."""
     found: set[Op] = set()
@@ -75,7 +75,7 @@ def needed_for(ops: Iterable[Op], wanted: Iterable[Value]) -> set[Op]:
     return found
 
 
-def made_from(ops: Iterable[Op], sources: Iterable[Value]) -> set[Op]:
+def dependents(ops: Iterable[Op], sources: Iterable[Value]) -> set[Op]:
     """Those of `ops`, which are in program order, that read `sources`, directly or through each
     other."""
     found: set[Op] = set()
@@ -246,22 +246,54 @@ def _depends(argument: Argument) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Constants:
-    """Values of a function that are known tensors, and the constants that a pass computes from
-    them.
+class Made:
+    """What one run of a pass creates, each once.
 
-    made: key of each constant that this run of the pass has created, by identity, so that equal
-    ones are created once.
+    keys: key of each constant, by its function and sources. copies: tensors that are not
+    constants, by the address of their storage, each with the constant that it is a copy of; they
+    are kept alive so that no other tensor gets their memory. contiguous: those that passes made.
     """
+
+    keys: dict[Hashable, str] = field(default_factory=dict[Hashable, str])
+    copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(
+        default_factory=dict[int, tuple[torch.Tensor, torch.Tensor]]
+    )
+    contiguous: dict[Hashable, torch.Tensor] = field(default_factory=dict[Hashable, torch.Tensor])
+
+    def noted(self, copy: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        """Record and return a copy of `source`, which may also be the same memory."""
+        address = copy.untyped_storage().data_ptr()
+        if address != source.untyped_storage().data_ptr():
+            self.copies.setdefault(address, (copy, self.constant(source)))
+        return copy
+
+    def constant(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the constant that a tensor is a view or a copy of."""
+        _, source = self.copies.get(tensor.untyped_storage().data_ptr(), (tensor, tensor))
+        return source
+
+    def in_order(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the contiguous form of a tensor, one object per tensor."""
+        if tensor.is_contiguous():
+            return tensor
+        identity = _identity(tensor)
+        if identity not in self.contiguous:
+            self.contiguous[identity] = self.noted(tensor.contiguous(), tensor)
+        return self.contiguous[identity]
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Values of a function that are known tensors, and what a pass computes from them."""
 
     program: Program
     makers: Mapping[Value, Op]
-    made: dict[Hashable, str]
+    made: Made
 
     @staticmethod
     def by_function(program: Program) -> Iterator[tuple[Block, Constants]]:
         """Yield the body and the constants of each function."""
-        made: dict[Hashable, str] = {}
+        made = Made()
         for function in program.functions.values():
             makers = {value: op for op in function.body.walk() for value in op.results}
             yield function.body, Constants(program, makers, made)
@@ -271,7 +303,8 @@ class Constants:
         are known."""
         op = None if value is None else self.makers.get(value)
         if isinstance(op, ConstantOp):
-            return on_host(self.program.constants[op.key])
+            constant = self.program.constants[op.key]
+            return self.made.noted(on_host(constant), constant)
         if not (isinstance(op, TensorOp) and is_view(op) and len(op.results) == 1):
             return None
         source, *rest = op.args or (None,)
@@ -279,34 +312,36 @@ class Constants:
             return None
         known = self.tensor(source)
         # A Program has no layouts, so that a view of a transposed tensor is a reshape.
-        return None if known is None else resolve(op.target)(known.contiguous(), *rest)
+        return None if known is None else resolve(op.target)(self.made.in_order(known), *rest)
 
     def derived(
         self,
         stem: str,
-        sources: Sequence[torch.Tensor | int],
-        make: Callable[[], torch.Tensor],
+        make: Callable[..., torch.Tensor],
+        *sources: torch.Tensor | int,
     ) -> ConstantOp:
-        """Return a constant op for `make()`, whose result must depend only on `sources` and on
-        `stem`."""
-        identity = (stem, *(_identity(item) for item in sources))
+        """Return a constant op for `make(*sources)`, one constant for the same sources. `make`
+        must be a function that uses nothing else."""
+        assert getattr(make, "__closure__", None) is None, "it depends on more than its sources"
+        identity = (stem, make, *(_identity(item) for item in sources))
         constants = self.program.constants
-        if identity not in self.made:
+        if identity not in self.made.keys:
             keys = (f"{stem}.{number}" for number in count())
-            key = self.made[identity] = next(key for key in keys if key not in constants)
-            constants[key] = make()
-            tensors = [item for item in sources if isinstance(item, torch.Tensor)]
+            key = self.made.keys[identity] = next(key for key in keys if key not in constants)
+            constants[key] = make(*sources)
+            tensors = [self.made.constant(x) for x in sources if isinstance(x, torch.Tensor)]
             self.program.folded.note(tensors, constants[key])
-        tensor = constants[self.made[identity]]
-        type = TensorType(DType.from_torch(tensor.dtype), tuple(tensor.shape))
-        return ConstantOp(self.made[identity], results=(Value(type, stem),))
+        key = self.made.keys[identity]
+        type = TensorType(DType.from_torch(constants[key].dtype), tuple(constants[key].shape))
+        return ConstantOp(key, results=(Value(type, stem),))
 
 
 def _identity(item: torch.Tensor | int) -> Hashable:
     """Return a key that is equal for tensors that are the same part of the same memory."""
     if isinstance(item, int):
         return item
-    return (item.data_ptr(), item.dtype, item.device, tuple(item.shape), item.stride())
+    place = item.data_ptr(), item.dtype, item.device, tuple(item.shape), item.stride()
+    return place, item.is_neg()
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,13 +111,13 @@ class Batch:
         return self.reshape(value, (self.length, *shape))
 
 
-class Stays(Exception):
+class NotBatchable(Exception):
     """The op cannot be batched and stays in the loop; the message gives the reason."""
 
 
 Rule = Callable[[Batch, TensorOp], tuple[Value, ...]]
 """Emits and returns the twins of the op's results. At least one operand has a twin, the others are
-invariant. Raises Stays, or VerifyError if torch refuses the batched op."""
+invariant. Raises NotBatchable, or VerifyError if torch refuses the batched op."""
 
 
 def times(first: Dim, second: Dim) -> Dim:
@@ -161,9 +161,9 @@ def _element_by_element(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
         if not any(batch.is_batched(value) for value in argument_values(item)):
             continue
         if not parameter.is_tensor:
-            raise Stays("a number differs from iteration to iteration")
+            raise NotBatchable("a number differs from iteration to iteration")
         if not isinstance(item, Value):
-            raise Stays("a list of tensors differs from iteration to iteration")
+            raise NotBatchable("a list of tensors differs from iteration to iteration")
         changed[parameter.name] = batch.aligned(item, rank)
     wide = _wide(batch, op, changed)
     if wide is None:
@@ -191,7 +191,7 @@ def _wide(batch: Batch, op: TensorOp, changed: dict[str, Argument]) -> dict[str,
     if prod(own.tensor.shape) != 1:
         return None
     if op.target == "aten.div.Tensor_mode":
-        raise Stays("a divisor of another dtype differs from iteration to iteration")
+        raise NotBatchable("a divisor of another dtype differs from iteration to iteration")
     value = value_argument(op, "self")
     assert value is not None
     first = changed.get("self", batch.operand(value))
@@ -250,10 +250,10 @@ def shift_dims(batch: Batch, op: TensorOp, how: ShiftDims) -> tuple[Value, ...]:
         dims = argument(op, dim_name)
         if dims is None or dims == ():
             if not how.none_is_all:
-                raise Stays("it runs over all dims at once")
+                raise NotBatchable("it runs over all dims at once")
             dims = tuple(range(rank))
         if rank == 0 and not how.grows:
-            raise Stays("its operand has no dims")
+            raise NotBatchable("its operand has no dims")
         changed[dim_name] = shifted(dims)
     return rebuilt(batch, op, changed)
 
@@ -268,7 +268,7 @@ def shifted(dims: Argument) -> Argument:
 def _keep_dims(batch: Batch, op: TensorOp, rank: int) -> tuple[Value, ...]:
     name, value = only_batched(batch, op)
     if value.tensor.rank < rank:
-        raise Stays("its operand has too few dims")
+        raise NotBatchable("its operand has too few dims")
     return rebuilt(batch, op, {name: batch.twins[value]})
 
 
@@ -276,7 +276,7 @@ def _merge_rows(batch: Batch, op: TensorOp, rank: int) -> tuple[Value, ...]:
     """Merge the iterations into the operand's own batch dim, its first."""
     name, value = only_batched(batch, op)
     if value.tensor.rank < rank:
-        raise Stays("its operand has no batch dim")
+        raise NotBatchable("its operand has no batch dim")
     results = rebuilt(batch, op, {name: batch.merge_rows(batch.twins[value])})
     pairs = zip(results, op.results, strict=True)
     return tuple(batch.split_rows(row, result.tensor.shape) for row, result in pairs)
@@ -297,12 +297,12 @@ def _all_dims(batch: Batch, op: TensorOp, target: str) -> tuple[Value, ...]:
 
 
 def only_batched(batch: Batch, op: TensorOp) -> tuple[str, Value]:
-    """Return name and value of the first argument. Raises Stays unless it is the only one that
-    differs between iterations."""
+    """Return name and value of the first argument. Raises NotBatchable unless it is the only one
+    that differs between iterations."""
     name = next(iter(parameters(op.target)))
     value = value_argument(op, name)
     if value is None or not batch.is_batched(value):
-        raise Stays("its first operand is the same in each iteration, but not another one")
+        raise NotBatchable("its first operand is the same in each iteration, but not another one")
     if any(batch.is_batched(other) for other in op.operands if other is not value):
-        raise Stays("more than its first operand differs from iteration to iteration")
+        raise NotBatchable("more than its first operand differs from iteration to iteration")
     return name, value

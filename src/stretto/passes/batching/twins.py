@@ -25,7 +25,7 @@ from stretto.ir.types import INDEX, Dim, TensorType
 from stretto.ops.arguments import int_argument, value_argument
 from stretto.ops.properties import is_random, is_view, properties, stop_reason
 from stretto.passes.analyses.loops import Affine, Length, ListLengths, affine_result
-from stretto.passes.batching.rules import Batch, Stays, rule_for
+from stretto.passes.batching.rules import Batch, NotBatchable, rule_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class _Finder:
             return self.copy(op)
         try:
             return self.accept(op, self.twins(op))
-        except Stays as reason:
+        except NotBatchable as reason:
             return str(reason)
         except VerifyError as error:
             return error.message
@@ -140,7 +140,7 @@ class _Finder:
         if isinstance(op, ListGetOp):
             return self.items(op)
         if not isinstance(op, TensorOp) or is_random(op):
-            raise Stays(f"`{op.name}` cannot be batched")
+            raise NotBatchable(f"`{op.name}` cannot be batched")
         known, source = properties(op.target), value_argument(op, "self")
         if known.rearranges and known.positions and not self.batch.is_batched(source):
             position = value_argument(op, known.positions.name)
@@ -151,7 +151,7 @@ class _Finder:
     def by_rule(self, op: TensorOp) -> tuple[Value, ...]:
         rule = rule_for(op.target)
         if rule is None:
-            raise Stays(f"`{op.target}` has no batched form")
+            raise NotBatchable(f"`{op.target}` has no batched form")
         for value in op.operands:
             if value in self.affine and value not in self.batch.twins:
                 self.batch.twins[value] = self.numbers(self.affine[value])
@@ -163,7 +163,7 @@ class _Finder:
             stop = affine.offset + affine.scale * self.trips
             return self.batch.emit("aten.arange.start_step", affine.offset, stop, affine.scale)
         if self.trips is None:
-            raise Stays("the trip count is not known")
+            raise NotBatchable("the trip count is not known")
         counted = self.batch.emit("aten.arange.default", self.trips)
         if affine.scale != 1:
             counted = self.batch.emit("aten.mul.Scalar", counted, affine.scale)
@@ -174,16 +174,16 @@ class _Finder:
     def items(self, op: ListGetOp) -> tuple[Value, ...]:
         """Return the twin of reading an item of a list that the loop does not change."""
         if op.list in self.inside:
-            raise Stays("the list grows in the loop")
+            raise NotBatchable("the list grows in the loop")
         if op.index not in self.affine:
-            raise Stays("the position in the list is not affine in the index")
+            raise NotBatchable("the position in the list is not affine in the index")
         length, affine = self.lengths.length(op.list), self.affine[op.index]
         if self.trips is not None:
             if length is None or length.loop is not None:
-                raise Stays("the length of the list is not known")
+                raise NotBatchable("the length of the list is not known")
             return self.rows(self.stack(op.list, length.items), 0, affine)
         if affine != Affine(1, 0) or not self.runs_over(op.list, length):
-            raise Stays("the loop does not run over all items of the list")
+            raise NotBatchable("the loop does not run over all items of the list")
         return (self.stack(op.list, self.batch.length),)
 
     def runs_over(self, items: Value, length: Length | None) -> bool:
@@ -214,14 +214,14 @@ class _Finder:
         """Return the twin of `select(source, dim, position)`: a slice, with `dim` first."""
         size, step = source.tensor.shape[dim], abs(affine.scale)
         if self.trips is None or (step > 1 and not isinstance(self.trips, int)):
-            raise Stays("the trip count is not known")
+            raise NotBatchable("the trip count is not known")
         low, high = affine.offset, affine.last(self.trips)
         if affine.scale < 0:
             low, high = high, low
         if at_most(high, -1):
             low, high = low + size, high + size
         if not at_most(0, low) or not at_most(high + 1, size):
-            raise Stays("the position leaves the tensor or passes zero")
+            raise NotBatchable("the position leaves the tensor or passes zero")
         part = self.sliced(source, dim, low, high + 1, step)
         if affine.scale < 0:
             part = self.batch.emit("aten.flip.default", part, (dim,))
@@ -235,11 +235,11 @@ class _Finder:
         contiguous."""
         length, shape = self.trips, source.tensor.shape
         if length is None or width is None:
-            raise Stays("the trip count or the size is not known")
+            raise NotBatchable("the trip count or the size is not known")
         end = length * width + affine.offset
         is_inside = at_most(0, affine.offset) and at_most(end, shape[dim])
         if affine.scale != width or not is_inside:
-            raise Stays("the slices do not lie side by side")
+            raise NotBatchable("the slices do not lie side by side")
         part = self.sliced(source, dim, affine.offset, end, 1)
         split = self.batch.reshape(part, (*shape[:dim], length, width, *shape[dim + 1 :]))
         rest = (other for other in range(split.tensor.rank) if other != dim)
@@ -255,9 +255,9 @@ class _Finder:
         for value, twin in zip(op.results, twins, strict=True):
             expected = TensorType(value.tensor.dtype, (self.batch.length, *value.tensor.shape))
             if twin.type != expected:
-                raise Stays(f"the batched result would be {twin.type}, not {expected}")
+                raise NotBatchable(f"the batched result would be {twin.type}, not {expected}")
             if not is_view(op) and not is_source(op) and type_bytes(expected) > self.limit_bytes:
-                raise Stays(f"the batched result takes {type_bytes(expected)} bytes")
+                raise NotBatchable(f"the batched result takes {type_bytes(expected)} bytes")
             twin.hint = twin.hint or value.hint
         self.batch.twins.update(zip(op.results, twins, strict=True))
         self.found.of_op[op] = twins

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import stretto
 from stretto.frontends.python import capture
-from stretto.frontends.python.control.carry import Carry
+from stretto.frontends.python.control.loop_state import LoopState
 from stretto.ir.text import print_program
 from stretto.options import Debug, Options
 from tests.frontends.python.checks import assert_same, check, run_captured
@@ -82,15 +82,15 @@ def nest(path: Path, style: str, depth: int, head: str = "while True:") -> Calla
 def rounds(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> int:
     """How often a body or a condition of a loop is traced."""
     count = 0
-    begin = Carry.begin
+    begin = LoopState.begin
 
-    def counted(self: Carry) -> Any:
+    def counted(self: LoopState) -> Any:
         nonlocal count
         count += 1
         return begin(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Carry, "begin", counted)
+        patch.setattr(LoopState, "begin", counted)
         capture(function, (torch.ones(3),), {}, Options(debug=Debug(unroll=0)))
     return count
 

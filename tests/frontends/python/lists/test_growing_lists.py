@@ -259,8 +259,8 @@ def _delete_slice(items: list[Tensor], others: list[Tensor], x: Tensor) -> Any:
 
 
 REFUSED: list[tuple[Operation, str]] = [
-    (_set_slice, "a slice is set or deleted of a list that grows"),
-    (_delete_slice, "a slice is set or deleted of a list that grows"),
+    (_set_slice, "a slice of a list that grows"),
+    (_delete_slice, "a slice of a list that grows"),
     (lambda items, others, x: items == others, "a list that grows .* is compared with another"),
     (lambda items, others, x: items < others, "a list that grows .* is compared with another"),  # pyright: ignore
     (lambda items, others, x: x in items, "a list that grows .* is searched for a tensor"),

@@ -116,7 +116,7 @@ def test_in_a_lambda_it_is_refused() -> None:
         test = lambda v: v > 0 and (_w := v * 2) > 1  # noqa: E731
         return x if test(a) else -x
 
-    with pytest.raises(CaptureError, match="`:=` stands behind a condition on a tensor"):
+    with pytest.raises(CaptureError, match="`:=` follows a condition on a tensor"):
         stretto.compile(function)(number(1.0), ONES)
 
 

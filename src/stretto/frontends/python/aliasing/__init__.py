@@ -1,5 +1,7 @@
-"""Which tensors share memory, and what a write in place to one of them does to the others.
+"""Tensors that may share memory, and the effect of an in-place write to one of them on the
+others.
 
-`aliases` keeps for each storage whose memory it may be. `joined` finds that out behind a branch and
-`carried` around a loop, both with `ways`, the paths through the sources of a storage.
+`aliases` records for each storage the memory that it may be. `joined` derives these facts
+for tensors that leave a branch, and `carried` for tensors that a loop carries, including
+the paths through the sources of a storage.
 """

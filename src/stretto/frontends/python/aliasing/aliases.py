@@ -1,18 +1,19 @@
-"""What may share memory, and what a write in place does to it.
+"""Storages that may share memory, and the effect of in-place writes on them.
 
-In eager PyTorch a variable that leaves a branch, a loop or a recursive call may be one of several
-tensors; in the Program it has a storage of its own. Two facts are kept of storages:
+In eager PyTorch a variable that leaves a branch, a loop or a recursive call may be one of
+several tensors; in the Program it has its own storage. Two facts are recorded for storages:
 
-- *sources*: where the flag of a source holds, a storage is the memory that the source's tensor
-  views; where none holds, it is memory of its own. After a write to one storage of such a family,
-  all others are computed anew, selected by the flags.
-- *links*: two storages may share memory. After a write to one of them the other is *stale*: to
-  read it is an error, unless it has been written as a whole in between. A list is linked to its
-  items, and to other lists that hold some of them; `same_list` are those that may be the same
+- *sources*: if the flag of a source holds, the storage is the memory that the source's tensor
+  views; if none holds, it is its own memory. After a write to one storage of such a family, all
+  others are computed anew, selected by the flags.
+- *links*: two storages may share memory. After a write to one of them the other is *stale*:
+  reading it is an error, unless it has been written as a whole in between. A list is linked to
+  its items, and to other lists that hold some of them; `same_list` has those that may be the same
   Python object.
 
-The links of a storage are closed: they include what its sources, and what it is a source of, are
-linked to. `link` and `has_sources`, called when a storage is made, keep it so.
+The links of a storage are closed: they include everything that its sources, and the
+storages it is a source of, are linked to. `link` and `has_sources`, called when a storage
+is created, maintain this.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from stretto.ir.types import FLAG
 
 
 def storages_of(value: Any) -> list[Storage]:
-    """Storages of the tensors and lists directly inside a leaf. Numbers have no memory."""
+    """Return the storages of the tensors and lists directly inside a leaf. Numbers have no
+    memory."""
     if isinstance(value, TracedTensor):
         return [value.memory] if value.number is None else []
     if isinstance(value, TracedList):
@@ -55,7 +57,7 @@ def storages_of(value: Any) -> list[Storage]:
     return []
 
 
-# -- what is known ------------------------------------------------------------------------------
+# -- recorded facts -----------------------------------------------------------------------------
 
 
 def _sources(storage: Storage) -> Iterator[Storage]:
@@ -68,7 +70,8 @@ def _parts(storage: Storage) -> Iterator[Storage]:
 
 
 def _reached(start: Iterable[Storage], following: Any) -> list[Storage]:
-    """`start` and what is reached from it; each storage comes before those reached from it."""
+    """Return `start` and everything reachable from it; each storage precedes those reached from
+    it."""
     order, seen = list[Storage](), set[Storage]()
 
     def visit(storage: Storage) -> None:
@@ -84,19 +87,20 @@ def _reached(start: Iterable[Storage], following: Any) -> list[Storage]:
 
 
 def _family(storage: Storage) -> list[Storage]:
-    """Storages whose memory may be that of `storage` by their sources; sources come first."""
+    """Return the storages whose memory may be that of `storage` by their sources; sources come
+    first."""
     if not storage.sources and not storage.parts:
         return [storage]
     return _reached(_reached([storage], _sources), _parts)
 
 
 def overlapping(storage: Storage) -> set[Storage]:
-    """Storages that may share memory with `storage`, itself included."""
+    """Return the storages that may share memory with `storage`, itself included."""
     return {*_family(storage), *(storage.links or ())}
 
 
 def connect(first: Storage, second: Storage) -> None:
-    """Notes that two storages may share memory. Their other links stay as they are."""
+    """Record that two storages may share memory. Their other links are unchanged."""
     if first is not second:
         for one, other in ((first, second), (second, first)):
             one.links = one.links or WeakSet()
@@ -104,8 +108,8 @@ def connect(first: Storage, second: Storage) -> None:
 
 
 def link(made: Any, sources: Iterable[Any]) -> None:
-    """Notes that `made` may share memory with `sources`, and with all that these may share memory
-    with."""
+    """Record that `made` may share memory with `sources`, and with everything that these may share
+    memory with."""
     others = set[Storage]().union(*map(overlapping, storages_of(list(sources))))
     for target in storages_of(made):
         family = {one for one in _family(target) if one.scope.open and one is not target}
@@ -117,7 +121,7 @@ def link(made: Any, sources: Iterable[Any]) -> None:
 
 
 def link_same(made: Any, sources: Iterable[Any]) -> None:
-    """Like `link`. If `made` is a list, it may also be the same Python object as one of
+    """Like `link`; if `made` is a list, it may also be the same Python object as one of
     `sources`."""
     sources = list(sources)
     link(made, sources)
@@ -133,13 +137,13 @@ def link_same(made: Any, sources: Iterable[Any]) -> None:
 
 
 def may_be_same(first: set[Storage], second: set[Storage]) -> bool:
-    """Whether a list among the storages `first` may be one of `second`."""
+    """True if a list among the storages `first` may be one of `second`."""
     lists = (storage for storage in first if storage.fake is None)
     return any(not second.isdisjoint((one, *(one.same_list or ()))) for one in lists)
 
 
 def has_sources(made: Storage, sources: Iterable[MemorySource]) -> None:
-    """Notes that `made` is the memory of the source whose flag holds, or fresh memory if none
+    """Record that `made` is the memory of the source whose flag holds, or fresh memory if none
     holds."""
     made.sources = tuple(sources)
     for storage in _sources(made):
@@ -151,7 +155,7 @@ def has_sources(made: Storage, sources: Iterable[MemorySource]) -> None:
 
 
 def is_one_of(made: TracedTensor, items: list[Any], index: TracedTensor) -> None:
-    """Notes that `made` is the item of a Python list at a position known only at run time."""
+    """Record that `made` is the item of a Python list at a position known only at run time."""
     state = tracer()
     position = state.read(index)
 
@@ -178,8 +182,8 @@ def is_one_of(made: TracedTensor, items: list[Any], index: TracedTensor) -> None
 
 
 def written(storage: Storage) -> None:
-    """Called after a write to `storage`: updates the other storages of its family, and marks those
-    that are linked to it as stale."""
+    """After a write to `storage`, update the other storages of its family, and mark those linked
+    to it as stale."""
     if storage.fake is None:
         if storage.same_list:
             _stale(storage.same_list, _origin())
@@ -210,7 +214,7 @@ def _stale(storages: Iterable[Storage], origin: Abort) -> None:
 
 
 class _Update:
-    """Brings a family of storages up to date after one of them was written."""
+    """Updates a family of storages after one of them was written."""
 
     def __init__(self, written: Storage, family: list[Storage], origin: Abort) -> None:
         self.written = written
@@ -220,6 +224,8 @@ class _Update:
         self.is_ambiguous = False
 
     def run(self) -> None:
+        """Write upwards to the sources of the written storage, then read the other visible
+        storages anew; mark the invisible ones stale."""
         seen = visible()
         others = [storage for storage in self.family if storage is not self.written]
         if seen.isdisjoint(others):
@@ -237,7 +243,7 @@ class _Update:
                 self._read_sources(storage)
 
     def _write_source(self, storage: Storage, source: MemorySource) -> None:
-        """Writes to the memory of `source` where `storage` is that memory and was changed."""
+        """Write to the memory of `source` if `storage` is that memory and was changed."""
         state, target = tracer(), source.tensor.memory
         is_lost = storage.state.stale or target.state.stale
         is_writable = all(step.is_writable for step in source.tensor.steps)
@@ -256,7 +262,7 @@ class _Update:
         self.changed[target] = condition
 
     def _read_sources(self, storage: Storage) -> None:
-        """Reads `storage` anew from the memory of each source where that is what it is."""
+        """Read `storage` anew from the memory of each source, if it is that memory."""
         state = tracer()
         if storage.state.stale:
             return
@@ -271,8 +277,8 @@ class _Update:
 
 
 def _flag_of(source: MemorySource) -> Value | None:
-    """The flag of a source. None where the flag, or a position that its view depends on, cannot be
-    used at this place."""
+    """Return the flag of a source; None if the flag, or a position that its view depends on,
+    cannot be used here."""
     state = tracer()
     values = [value for step in source.tensor.steps for value in step.values]
     if not all(state.is_known(value) for value in values):
@@ -282,7 +288,7 @@ def _flag_of(source: MemorySource) -> Value | None:
 
 
 def visible() -> set[Storage]:
-    """Storages that the user's code, or the caller of the function, can still see."""
+    """Return the storages that the user's code or the function's caller can still access."""
     state = tracer()
     found = {traced.memory for traced in state.inputs.values()}
     found |= {constant.memory for constant in state.constants.values()}

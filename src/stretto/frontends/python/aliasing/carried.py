@@ -1,10 +1,10 @@
-"""Which memory the tensors that a loop carries may be: the facts of `aliases`, around the loop.
+"""Memory of the tensors that a loop carries: the facts of `aliases`, around the loop.
 
-At the start of a round a carried tensor is memory from before the loop, or the memory of another
-carried tensor, or memory of its own. Each of the first two possibilities is a `Candidate`: a source
-of the tensor. Its flag is carried around the loop together with the positions that the view depends
-on, but only once somebody asks for the flag. Lists, and tensors that cannot be followed in this
-way, are linked instead.
+At the start of an iteration a carried tensor is memory from before the loop, the memory of
+another carried tensor, or its own memory. Each of the first two possibilities is a
+`Candidate`: a source of the tensor. Its flag is carried around the loop together with the
+positions that the view depends on, but only once the flag is used. Lists, and tensors that
+cannot be tracked in this way, are linked instead.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from stretto.ir.core import Value
 from stretto.ir.ops import ForOp, LiteralOp, WhileOp
 from stretto.ir.types import FLAG, TensorType
 
-# ---- In which ways a tensor may be the memory of others: the paths through the sources of its
-# storage.
+# ---- The possible memories of a tensor: the paths through the sources of its storage.
 
 
 MOST_WAYS = 64
-"""The most ways that are followed for one tensor; a tensor with more is linked."""
+"""Maximum number of paths tracked for one tensor; a tensor with more is linked."""
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """The tensor is the view `steps` of `storage` if the flags of all `taken` sources hold."""
+class MemoryPath:
+    """A possible memory of a tensor: it is the view `steps` of `storage` if the flags of all
+    `taken` sources hold."""
 
     storage: Storage
     steps: tuple[ViewStep, ...]
@@ -66,14 +66,14 @@ class Way:
     is_outer: bool
 
 
-def ways_of(value: Any, here: BlockScope) -> list[Way]:
-    """All that a tensor may be: memory from outside of `here`, or memory that was made there."""
-    tensor, found = tensor_of(value), list[Way]()
+def possible_memories(value: Any, here: BlockScope) -> list[MemoryPath]:
+    """Return all possible memories of a tensor: memory from outside of `here`, or created there."""
+    tensor, found = tensor_of(value), list[MemoryPath]()
 
     def visit(storage: Storage, steps: Any, taken: tuple[MemorySource, ...], in_own: bool) -> None:
         is_outer = storage.scope.here is not here
         if len(found) <= MOST_WAYS and not (is_outer and in_own):
-            found.append(Way(storage, steps, taken, is_outer))
+            found.append(MemoryPath(storage, steps, taken, is_outer))
         if is_outer or len(found) > MOST_WAYS:
             return
         for source in storage.sources:
@@ -86,14 +86,16 @@ def ways_of(value: Any, here: BlockScope) -> list[Way]:
 
 
 def after(whole: tuple[ViewStep, ...], view: tuple[ViewStep, ...]) -> tuple[ViewStep, ...] | None:
-    """The steps from one view of a memory to another one that is a view of it."""
+    """Return the steps from one view of a memory to a view of that view; None if `view` is not
+    one."""
     if not all(step.is_comparable for step in (*whole, *view)) or view[: len(whole)] != whole:
         return None
     return view[len(whole) :]
 
 
-def condition_of(way: Way) -> Flag | None:
-    """The condition under which a tensor is what `way` says; None if it cannot be told here."""
+def condition_of(way: MemoryPath) -> Flag | None:
+    """Return the condition under which a tensor is the memory of `way`; None if it is not known
+    here."""
     state = tracer()
     flags = [source.flag() for source in way.taken]
     others = [] if way.is_outer else [source.flag() for source in way.storage.sources]
@@ -104,7 +106,8 @@ def condition_of(way: Way) -> Flag | None:
 
 
 def tensor_of(value: Any) -> TracedTensor | None:
-    """A tensor of the state as a traced one. Numbers have no memory."""
+    """Return a tensor of the state as a traced one; None for other values. Numbers have no
+    memory."""
     if isinstance(value, TracedTensor):
         return value if value.number is None else None
     return tracer().promote(value) if isinstance(value, torch.Tensor) else None
@@ -115,8 +118,8 @@ def values_of(steps: tuple[ViewStep, ...]) -> tuple[Value, ...]:
 
 
 def without_values(steps: tuple[ViewStep, ...]) -> tuple[ViewStep, ...] | None:
-    """The steps with a placeholder for each value, so that they can be compared; None if they
-    cannot."""
+    """Return the steps with a placeholder for each value, so that they can be compared; None if
+    they cannot."""
     found = tuple(step.mapped(lambda value: _hole(value.tensor)) for step in steps)
     return found if all(step.is_comparable for step in found) else None
 
@@ -130,13 +133,13 @@ LoopOp = ForOp | WhileOp
 MemoryPlace = Storage | Slot
 
 _MOST = 16
-"""The most candidates of one tensor; a tensor with more is linked."""
+"""Maximum number of candidates of one tensor; a tensor with more is linked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The tensor in `slot` may be a view of the memory of `place`. Placeholders stand in `steps`
-    for the values that the view depends on."""
+    """The tensor in `slot` may be a view of the memory of `place`. In `steps`, placeholders
+    replace the values that the view depends on."""
 
     slot: Slot
     place: MemoryPlace
@@ -144,8 +147,8 @@ class Candidate:
 
 
 @dataclass(eq=False, slots=True)
-class _Round:
-    """One tracing of the body, or the code behind the loop, with the flag and the values that each
+class _BodyTrace:
+    """One tracing of the body, or the code after the loop, with the flag and the values that each
     candidate has there."""
 
     scope: BlockScope
@@ -157,50 +160,50 @@ class _Round:
 
 @dataclass(eq=False)
 class CarriedAliases:
-    """The memory of all that is carried. `exact`: flags can be carried too."""
+    """The memory of all carried values. `exact`: flags can be carried too."""
 
     leaves: dict[Slot, Carried]
     grown: dict[int, Carried]
     exact: bool
     candidates: dict[Candidate, torch.Tensor] = field(default_factory=dict[Candidate, torch.Tensor])
-    """Each with a fake tensor of the view."""
+    """Candidates, each with a fake tensor of the view."""
     types: dict[Candidate, tuple[TensorType, ...]] = field(
         default_factory=dict[Candidate, tuple[TensorType, ...]]
     )
     """The types of the values that the view of a candidate depends on."""
     asked: list[Candidate] = field(default_factory=list[Candidate])
     linked: set[Slot] = field(default_factory=set[Slot])
-    """Slots of tensors that are linked, because they cannot be followed exactly."""
+    """Slots of tensors that are linked, because they cannot be tracked exactly."""
     pairs: set[tuple[Any, Any]] = field(default_factory=set[tuple[Any, Any]])
+    """Pairs that may share memory at the start of an iteration: a slot, and another slot or an
+    outer storage."""
     same: set[tuple[Any, Any]] = field(default_factory=set[tuple[Any, Any]])
     """Pairs of lists that may be one Python object; others only hold the same items."""
-    """The pairs in `pairs` may share memory at the start of a round: a slot, and another slot or an
-    outer storage."""
     found: set[Candidate] = field(default_factory=set[Candidate])
     """Candidates after the last round that was traced."""
     loop: LoopOp | None = None
     yields: tuple[Value, ...] = ()
     made: dict[Any, Any] = field(default_factory=dict[Any, Any])
-    round: _Round | None = None
+    round: _BodyTrace | None = None
     """The round to which the tensors in `made` belong."""
-    body: _Round | None = None
+    body: _BodyTrace | None = None
     """The last round of the body that was traced to its end."""
     region: Region | None = None
     is_late: bool = False
-    """Whether a flag was asked for that this round does not carry yet."""
+    """True if a flag was used that this round does not carry yet."""
     has_learned: bool = False
-    """Whether the last round showed something that was not known before it."""
+    """True if the last round found something new."""
     written: int = 0
 
     # -- entering -------------------------------------------------------------------------------
 
     def kinds(self) -> list[Kind]:
-        """Kinds of the flags and values that are carried."""
+        """Return the kinds of the flags and values that are carried."""
         types = [type for one in self.asked for type in (FLAG, *self.types[one])]
         return [Kind(type, False) for type in types]
 
     def inits(self) -> list[Value]:
-        """The same before the loop, in the current scope."""
+        """Return these flags and values before the loop, in the current scope."""
         found = list[Value]()
         for one in self.asked:
             values = self._at_start(one)
@@ -213,8 +216,8 @@ class CarriedAliases:
         return found
 
     def _at_start(self, candidate: Candidate) -> tuple[Value, ...] | None:
-        """The values that the view depends on, if the tensor is that candidate before the loop;
-        else None."""
+        """Return the values that the view depends on, if the tensor is that candidate before the
+        loop; else None."""
         init = tensor_of(self.leaves[candidate.slot].init)
         if init is None or init.memory is not candidate.place:
             return None
@@ -223,13 +226,14 @@ class CarriedAliases:
     def place(
         self, made: dict[Any, Any], carried: tuple[Value, ...], *, in_body: bool, has_run: bool
     ) -> None:
-        """Notes what the carried tensors and lists in `made` may share memory with.
+        """Record what the carried tensors and lists in `made` may share memory with.
 
-        has_run: at least one round has been run, so that no tensor is what it was before the loop.
+        has_run: at least one iteration has run, so that no tensor is still its value from before
+        the loop.
         """
         state = tracer()
         self.made, self.written = made, state.written
-        self.round = _Round(state.scope, in_body)
+        self.round = _BodyTrace(state.scope, in_body)
         supply = iter(carried)
         for one in self.asked:
             self.round.known[one] = tuple(next(supply) for _ in range(1 + len(self.types[one])))
@@ -248,7 +252,7 @@ class CarriedAliases:
                 join(made[key], [made.get(other, other)])
 
     def _forget_lost(self) -> None:
-        """Forgets slots that are no longer carried, because their values turned out to be of
+        """Remove slots that are no longer carried, because their values turned out to be of
         several kinds."""
         slots = set(self.leaves)
         for one in list(self.candidates):
@@ -257,7 +261,7 @@ class CarriedAliases:
         self.asked = [one for one in self.asked if one in self.candidates]
 
     def _learn_inits(self) -> bool:
-        """Learns what the tensors are before the loop. Returns whether some of it is new."""
+        """Add candidates for the tensors before the loop. Return True if any is new."""
         grown = False
         for slot, leaf in self.leaves.items():
             init = tensor_of(leaf.init)
@@ -270,13 +274,13 @@ class CarriedAliases:
         return self.exact and leaf is not None and slot not in self.linked
 
     def _is_known(self, candidate: Candidate) -> bool:
-        """Whether the view can be made in this round."""
+        """True if the view can be made in this round."""
         assert self.round is not None
         has_values = not self.types[candidate] or candidate in self.round.known
         return has_values and self._is_followed(candidate.slot)
 
     def _add(self, slot: Slot, place: MemoryPlace, steps: Any, fake: torch.Tensor) -> bool:
-        """Adds a candidate. Returns whether it is new."""
+        """Add a candidate. Return True if it is new."""
         key = without_values(steps)
         if key is None:
             self.linked.add(slot)
@@ -295,7 +299,7 @@ class CarriedAliases:
         return True
 
     def _have_sources(self, candidates: list[Candidate]) -> None:
-        """Gives the carried tensors of this round their sources. A tensor comes after its
+        """Give the carried tensors of this round their sources. A tensor comes after its
         sources."""
         done = set[Any]()
 
@@ -326,7 +330,7 @@ class CarriedAliases:
 
     # -- flags ----------------------------------------------------------------------------------
 
-    def _flag(self, candidate: Candidate, here: _Round) -> Value | None:
+    def _flag(self, candidate: Candidate, here: _BodyTrace) -> Value | None:
         if candidate not in here.known:
             if not here.is_body:
                 self._extend(candidate, here)
@@ -338,9 +342,9 @@ class CarriedAliases:
             self.is_late = True
         return here.known[candidate][0]
 
-    def _extend(self, candidate: Candidate, behind: _Round) -> None:
-        """Adds the flag of one more candidate to the values that the loop, which was emitted
-        before, carries."""
+    def _extend(self, candidate: Candidate, behind: _BodyTrace) -> None:
+        """Carry the flag of one more candidate around the loop, which is already emitted. Changes
+        nothing if a flag is not known at the end of the body."""
         state, loop, body, region = tracer(), self.loop, self.body, self.region
         if loop is None or body is None or region is None or not behind.scope.open:
             return
@@ -371,8 +375,8 @@ class CarriedAliases:
         for result in results:
             state.home[result] = behind.scope
 
-    def _init_before(self, loop: LoopOp, candidate: Candidate, behind: _Round) -> Value:
-        """The flag of a candidate as a literal in front of the loop."""
+    def _init_before(self, loop: LoopOp, candidate: Candidate, behind: _BodyTrace) -> Value:
+        """Return the initial flag of a candidate as a literal inserted before the loop."""
         value = Value(FLAG)
         tracer().home[value] = behind.scope
         ops = behind.scope.here.block.ops
@@ -384,7 +388,7 @@ class CarriedAliases:
     # -- leaving --------------------------------------------------------------------------------
 
     def compare(self, region: Region, *, is_settled: bool) -> bool:
-        """Learns what is shared after a round. Returns whether the round has to be traced again.
+        """Find what is shared after a round. Return True if the round has to be traced again.
 
         is_settled: everything else that is carried was known at the start of the round.
         """
@@ -427,16 +431,15 @@ class CarriedAliases:
         late, self.is_late = self.is_late, False
         return late
 
-    def _ways(self, slot: Slot) -> list[Way]:
-        """What the tensor of a slot is after the round."""
+    def _ways(self, slot: Slot) -> list[MemoryPath]:
+        """Return the possible memories of the tensor of a slot after the round."""
         assert self.region is not None
-        return ways_of(self.leaves[slot].end, self.region.scope)
+        return possible_memories(self.leaves[slot].end, self.region.scope)
 
-    def _compare_ways(self, ways: dict[Slot, list[Way]]) -> bool:
-        """Learns candidates from what the tensors are after the round. Returns whether there are
-        new ones."""
+    def _compare_ways(self, ways: dict[Slot, list[MemoryPath]]) -> bool:
+        """Add candidates for the tensors' memories after the round. Return True if any is new."""
         grown = False
-        users = dict[Storage, dict[Slot, list[Way]]]()
+        users = dict[Storage, dict[Slot, list[MemoryPath]]]()
         for slot, mine in ways.items():
             leaf = self.leaves[slot]
             kind = kind_of(leaf.end)
@@ -455,11 +458,12 @@ class CarriedAliases:
             grown |= self._compare_group(group)
         return grown
 
-    def _compare_group(self, group: dict[Slot, list[Way]]) -> bool:
-        """Learns from tensors that may be in the same memory, which was made in the loop.
+    def _compare_group(self, group: dict[Slot, list[MemoryPath]]) -> bool:
+        """Add candidates for tensors that may be in the same memory, created in the loop. Return
+        True if anything is new.
 
         Of any two, one becomes a source of the other, because a third tensor need not be in that
-        memory too. Where that is impossible they are linked.
+        memory too. If that is impossible they are linked.
         """
         before = len(self.pairs)
         grown = False
@@ -476,15 +480,17 @@ class CarriedAliases:
                     self.pairs |= {(slot, other), (other, slot)}
         return grown or len(self.pairs) > before
 
-    def _views(self, ways: list[Way], places: list[Way]) -> list[tuple[ViewStep, ...]] | None:
-        """How a tensor is a view of another one in the same memory; None if it may be something
-        else."""
+    def _views(
+        self, ways: list[MemoryPath], places: list[MemoryPath]
+    ) -> list[tuple[ViewStep, ...]] | None:
+        """Return the steps by which a tensor is a view of another one in the same memory; None if
+        it may be something else."""
         views = [after(place.steps, way.steps) for place in places for way in ways]
         known = [view for view in views if view is not None]
         return known if len(known) == len(views) else None
 
     def _is_above(self, slot: Slot, other: Slot) -> bool:
-        """Whether `other` may be in the memory of `slot`, by the candidates known so far."""
+        """True if `other` may be in the memory of `slot`, by the candidates known so far."""
         pending, seen = [other], set[Any]()
         while pending:
             place = pending.pop()
@@ -499,8 +505,8 @@ class CarriedAliases:
                 ]
         return False
 
-    def _compare_links(self, ways: dict[Slot, list[Way]], region: Region) -> None:
-        """Learn what is linked after a round."""
+    def _compare_links(self, ways: dict[Slot, list[MemoryPath]], region: Region) -> None:
+        """Record what is linked after a round."""
         own, linked = dict[Any, set[Storage]](), dict[Any, set[Storage]]()
         items: dict[Any, Carried] = {**self.leaves, **self.grown}
         for key, item in items.items():
@@ -523,7 +529,7 @@ class CarriedAliases:
                         self.same.add((key, other))
 
     def _at_end(self, candidate: Candidate) -> tuple[Value, ...] | None:
-        """Flag and values of a candidate after the round, or None where they are not known."""
+        """Return flag and values of a candidate after the round, or None if they are not known."""
         here = self.body
         assert here is not None
         flag: Flag = False
@@ -540,8 +546,8 @@ class CarriedAliases:
         return (value_of(flag), *map(tracer().use, values))
 
     def _matches(self, candidate: Candidate) -> Iterable[tuple[Flag | None, Any]]:
-        """The conditions under which the tensor is the candidate after the round, each with the
-        steps of the view."""
+        """Yield the conditions under which the tensor is the candidate after the round, each with
+        the steps of the view."""
         place = candidate.place
         mine = self._ways(candidate.slot)
         if isinstance(place, Storage):
@@ -560,7 +566,7 @@ class CarriedAliases:
                     yield known, rest
 
 
-def _param(here: _Round, type: TensorType) -> Value:
+def _param(here: _BodyTrace, type: TensorType) -> Value:
     value = Value(type)
     tracer().home[value] = here.scope
     return value

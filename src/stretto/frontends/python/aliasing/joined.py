@@ -1,9 +1,9 @@
-"""Which memory the tensors may be that a traced branch leaves behind: the facts of `aliases`.
+"""Memory of the tensors that leave a traced branch: the facts of `aliases`.
 
-In each arm, a joint tensor is memory from before the branch, or memory that the arm made. Memory
-from before the branch becomes a source of the joint tensor. Where several joint tensors share
-memory that an arm made, that memory becomes a storage behind the branch, which is a source of all
-of them.
+In each arm, a joint tensor is memory from before the branch, or memory that the arm
+created. Memory from before the branch becomes a source of the joint tensor. If several
+joint tensors share memory that an arm created, that memory becomes a storage after the
+branch, which is a source of all of them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from stretto.ir.types import FLAG
 
 
 @dataclass(eq=False, slots=True)
-class Flags:
-    """Makes flags of one arm available behind the branch, once somebody asks for them."""
+class ExportedFlags:
+    """Makes flags of one arm available after the branch, as results added on first use."""
 
     op: IfOp
     condition: Value
@@ -43,14 +43,15 @@ class Flags:
     )
 
     def taken(self, side: int) -> Value | None:
-        """Whether the arm was taken."""
+        """Return a flag that is true if the arm was taken; None if it cannot be used here."""
         state = tracer()
         if not state.is_known(self.condition):
             return None
         return state.use(self.condition) if side == 0 else logical("not", self.condition)
 
     def inner(self, side: int, source: MemorySource) -> Value | None:
-        """Whether the arm was taken and the flag of a source in it held."""
+        """Return a flag that is true if the arm was taken and the flag of a source in it held;
+        None if it cannot be used here."""
         state = tracer()
         scope = state.home.get(self.op.results[0])
         if scope is None or not scope.open:
@@ -85,11 +86,12 @@ class JoinedAliases:
     hoisted: dict[Storage, Storage] = field(default_factory=dict[Storage, Storage])
     sides: dict[Storage, int] = field(default_factory=dict[Storage, int])
     lost: dict[Storage, list[Storage]] = field(default_factory=dict[Storage, list[Storage]])
-    """Memory of an arm that cannot be read at its end, with the storages behind the branch that may
+    """Memory of an arm that cannot be read at its end, with the storages after the branch that may
     be that memory."""
 
     def shared(self) -> Iterator[tuple[Any, Any, Kind, Value]]:
-        """Further results that the branch needs: memory of an arm that several tensors share."""
+        """Yield further results that the branch needs: memory of an arm that several tensors
+        share."""
         state = tracer()
         users = Counter[Storage]()
         for pair in self.pairs:
@@ -113,8 +115,8 @@ class JoinedAliases:
                 yield (tensor if first else None, None if first else tensor, kind, value)
 
     def record(self, op: IfOp) -> None:
-        """Notes the facts, after the branch has been emitted."""
-        flags = Flags(op, self.condition, self.regions)
+        """Record the facts, after the branch has been emitted."""
+        flags = ExportedFlags(op, self.condition, self.regions)
         for storage, made in self.hoisted.items():
             found = self._inside(storage.sources, self.sides[storage], flags, (), made)
             has_sources(made, found)
@@ -145,7 +147,9 @@ class JoinedAliases:
             if not isinstance(pair.made, TracedTensor) or pair.kind.rows is not None:
                 link_same(pair.made, [pair.first, pair.second])
 
-    def _sources(self, leaf: Any, side: int, flags: Flags, joint: Storage) -> list[MemorySource]:
+    def _sources(
+        self, leaf: Any, side: int, flags: ExportedFlags, joint: Storage
+    ) -> list[MemorySource]:
         if isinstance(leaf, torch.Tensor) and not isinstance(leaf, TracedTensor):
             leaf = tracer().promote(leaf)
         if not isinstance(leaf, TracedTensor) or leaf.number is not None:
@@ -162,13 +166,13 @@ class JoinedAliases:
         self,
         sources: tuple[MemorySource, ...],
         side: int,
-        flags: Flags,
+        flags: ExportedFlags,
         steps: tuple[Any, ...],
         joint: Storage,
         fake: torch.Tensor | None = None,
     ) -> list[MemorySource]:
-        """The sources of memory made in an arm, as seen behind the branch, where that memory is
-        `joint`."""
+        """Return the sources of memory created in an arm, as seen after the branch, where that
+        memory is `joint`."""
         found = list[MemorySource]()
         for source in sources:
             inner = source.tensor
@@ -182,7 +186,7 @@ class JoinedAliases:
         return found
 
     def _link_neighbours(self, joint: list[Any]) -> None:
-        """Links tensors whose memory an arm made and which are linked in that arm."""
+        """Link tensors whose memory was created in an arm and is linked there."""
         for number, pair in enumerate(joint):
             for other in joint[:number]:
                 for one, two in ((pair.first, other.first), (pair.second, other.second)):
@@ -197,10 +201,10 @@ def _take_links(made: Storage, storage: Storage) -> None:
 
 
 def _made_inside(storage: Storage, uses: int) -> Iterator[tuple[Storage, int]]:
-    """The storages made in an arm that `storage` may be, with the number of uses that each counts
-    for.
+    """Yield the storages created in an arm that `storage` may be, each with the number of uses
+    it counts for.
 
-    The source of another storage counts twice, so that it becomes a storage of its own behind the
+    The source of another storage counts twice, so that it becomes a separate storage after the
     branch as if it were shared.
     """
     if not storage.scope.open:

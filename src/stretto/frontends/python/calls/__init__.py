@@ -1,7 +1,7 @@
-"""Calls made by the user's code.
+"""Tracing of the calls that the user's code makes.
 
-`call` decides: user functions are traced inline, or as IR functions where they recurse
-(`recursion`, `outline`, `surroundings`), builtins know traced values (`builtins`), torch's own
-control flow becomes branches and loops (`torch_control`), and functions with another value at
-each call are refused (`outside`).
+`call` chooses how a call is traced: user functions inline, or as IR functions if they recurse
+(`recursion`, `outline`); builtins by rules for traced values (`builtins`); torch's own control
+flow as branches and loops (`torch_code`). Functions whose value changes from call to call, or
+that act on the outside world, are refused (`special`); output is journalled (`effects`).
 """

@@ -1,4 +1,4 @@
-"""Arguments of torch's functions: names, bools, and numbers that only the run knows."""
+"""Arguments of torch functions: NumPy names, bools, and numbers known only at run time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stretto.frontends.python.values.raises import is_of_library
 from stretto.frontends.python.values.scalars import is_number, number_kind
 from stretto.frontends.python.values.sizes import is_decided, plain
 
-# ---- Names of the arguments of functions for which there are rules.
+# ---- Argument names of functions that have rules.
 
 
 OF_NUMPY = {
@@ -37,19 +37,19 @@ OF_NUMPY = {
     "x1": "input",
     "x2": "other",
 }
-"""Names that torch's parser of arguments takes for its own: `numpy_compatibility_arg_names` in
-torch/csrc/utils/python_arg_parser.cpp."""
+"""NumPy's names of arguments, and torch's names for them. torch's argument parser accepts both:
+`numpy_compatibility_arg_names` in torch/csrc/utils/python_arg_parser.cpp."""
 
 
 def names_of_torch(function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of a call under the names that torch has for them."""
+    """Return the keyword arguments of a call with NumPy's names replaced by torch's."""
     if kwargs.keys().isdisjoint(OF_NUMPY) or not is_parsed_by_torch(function):
         return kwargs
     return {OF_NUMPY.get(name, name): item for name, item in kwargs.items()}
 
 
 def is_parsed_by_torch(function: Any) -> bool:
-    """True for functions of C whose arguments torch's own parser reads."""
+    """Return True for C functions whose arguments are read by torch's own parser."""
     if isinstance(function, types.MethodDescriptorType):
         return function.__objclass__ in torch.Tensor.__mro__[:-1]  # all but `object`
     if not isinstance(function, types.BuiltinFunctionType):
@@ -61,7 +61,8 @@ def is_parsed_by_torch(function: Any) -> bool:
 
 
 def takes(rule: Any, kwargs: Mapping[str, Any]) -> bool:
-    """True if a rule has parameters of these names. The function itself refuses other ones."""
+    """Return True if a rule accepts these keyword names. If not, the function itself is called and
+    reports the error."""
     if not kwargs:
         return True
     names = _parameters(rule.func if isinstance(rule, partial) else rule)
@@ -70,22 +71,25 @@ def takes(rule: Any, kwargs: Mapping[str, Any]) -> bool:
 
 @lru_cache(1024)
 def _parameters(rule: Any) -> frozenset[str] | None:
-    """The names of the parameters of a rule; None where it takes any."""
+    """Return the parameter names of a rule, or None if it accepts any keyword."""
     parameters = inspect.signature(rule).parameters.values()
     if any(item.kind is item.VAR_KEYWORD for item in parameters):
         return None
     return frozenset(item.name for item in parameters)
 
 
-# ---- Keyword arguments of torch that are bools of Python, such as `is_causal`.
+# ---- Keyword arguments of torch that must be Python bools, such as `is_causal`.
 #
-# A flag that the run tells has no place there. It becomes a branch with a call in each arm.
+# A flag that is known only at run time cannot be passed there, so the call becomes a branch with
+# one call in each arm.
 
 
 def with_flags(function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of a call without conditions on sizes of the call, which are settled by
-    guards, and with flags in the place of conditions on sizes that data decide, where the function
-    takes bools of Python only."""
+    """Resolve conditions on sizes among the keyword arguments of a call.
+
+    Conditions on sizes known at the call become bools, settled by guards. Conditions on sizes
+    that data decide become traced flags where the function accepts Python bools only.
+    """
     asked = [name for name, item in kwargs.items() if isinstance(item, torch.SymBool)]
     if not asked:
         return kwargs
@@ -101,8 +105,8 @@ def _flag(condition: torch.SymBool, *, is_known: bool) -> Any:
 
 
 def switch_of(function: Any, kwargs: Mapping[str, Any]) -> str | None:
-    """The first keyword argument of a call of torch that is a traced flag, where the function takes
-    bools of Python only."""
+    """Return the first keyword argument that is a traced flag if the torch function accepts only a
+    Python bool for it; else None."""
     for name, item in kwargs.items():
         if is_number(item) and item.dtype is torch.bool:
             known = _switches(getattr(function, "__name__", ""))
@@ -112,7 +116,7 @@ def switch_of(function: Any, kwargs: Mapping[str, Any]) -> str | None:
 
 @cache
 def _switches(function: str) -> frozenset[str]:
-    """The parameters of an operator that are bools in all of its overloads that have them."""
+    """Return the parameters of an ATen operator that are bools in every overload that has them."""
     packet = getattr(torch.ops.aten, function, None)
     overloads = [] if packet is None else [getattr(packet, name) for name in packet.overloads()]
     types = [
@@ -124,11 +128,11 @@ def _switches(function: str) -> frozenset[str]:
     return frozenset(name for name, _ in types) - others
 
 
-# ---- Arguments of torch's functions that are numbers of Python and that only the run knows.
+# ---- Numeric arguments of torch functions that are known only at run time.
 #
-# torch's own parser wants their values. Here they are operands of a program: a factor `alpha` or
-# `value` is a product, the shifts of `roll` are positions, and the momentum of batch norm is a
-# number of its decomposition.
+# torch's parser needs the values of such Python numbers. These rules make them operands of the
+# program: a factor `alpha` or `value` becomes a product, the shifts of `roll` become positions, and
+# the momentum of batch norm becomes a number in its decomposition.
 
 
 Rule = Callable[..., Any]
@@ -138,7 +142,7 @@ Rule = Callable[..., Any]
 
 
 def _with_alpha(name: str) -> Rule:
-    """`add` or `sub` with a factor of the second operand."""
+    """Return a rule for `add` or `sub` with a traced `alpha`, the factor of the second operand."""
     function = getattr(torch.Tensor, name)
 
     def rule(input: Any, other: Any, *, alpha: Any = 1) -> Any:
@@ -157,7 +161,8 @@ def _with_alpha(name: str) -> Rule:
 
 
 def _of_both(factor: Any, input: Any) -> Any:
-    """A factor in the dtype that torch computes with."""
+    """Convert a factor to the result type of both operands, in which torch computes; numbers are
+    left alone."""
     tensors = [item for item in (factor, input) if isinstance(item, torch.Tensor)]
     if len(tensors) < 2 or any(map(is_number, tensors)):
         return factor
@@ -170,7 +175,7 @@ def _has_floats(*operands: Any) -> bool:
 
 
 def _with_value(name: str) -> Rule:
-    """`addcmul` or `addcdiv` with a factor of the product."""
+    """Return a rule for `addcmul` or `addcdiv` with a traced `value`, the factor of the product."""
     function = getattr(torch.Tensor, name)
 
     def rule(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
@@ -191,7 +196,7 @@ _FACTORS = {
 
 
 def _roll(input: Any, shifts: Any, dims: Any = None) -> Any:
-    """`torch.roll`, by the positions that the elements come from."""
+    """`torch.roll` with traced shifts: select each element from its source position."""
     every = tuple(shifts) if isinstance(shifts, list | tuple) else (shifts,)
     if not any(isinstance(shift, TracedTensor) for shift in every):
         return NotImplemented
@@ -234,7 +239,8 @@ def _batch_norm_of_torch(
 
 
 def _batch_norm_module(module: Any, input: Any) -> Any:
-    """A module that averages over all batches: its factor is one by the number of batches."""
+    """`BatchNorm.forward` with a cumulative average (`momentum` is None): the factor is 1 / number
+    of batches."""
     counts = module.training and module.track_running_stats and module.momentum is None
     if not counts or module.num_batches_tracked is None:
         return NotImplemented
@@ -249,7 +255,7 @@ def _batch_norm_module(module: Any, input: Any) -> Any:
 
 
 METHODS: dict[str, Rule] = {name: made(name) for name, made in _FACTORS.items()} | {"roll": _roll}
-"""Methods of tensors, which take the tensor first."""
+"""Rules for tensor methods; the tensor is the first argument."""
 RULES: dict[Any, Rule] = {
     **{getattr(torch, name): rule for name, rule in METHODS.items() if hasattr(torch, name)},
     F.batch_norm: _batch_norm,
@@ -258,11 +264,11 @@ RULES: dict[Any, Rule] = {
 }
 
 
-# ---- Checks that functions of torch take Python numbers where they are called with traced ones.
+# ---- Checks that torch functions accept Python numbers where traced ones are passed.
 #
-# A traced number is a tensor without dims to torch, which takes it where it refuses a number of
-# Python. The parser of the function itself is asked, with numbers of the same types; it does not
-# come to compute anything. Functions of torch that are written in Python are asked by their
+# torch sees a traced number as a 0-dim tensor and would accept it in places where it refuses a
+# Python number. So the function's own parser is run on Python numbers of the same types, and is
+# stopped before anything is computed. torch functions written in Python are checked by their
 # annotations.
 
 
@@ -272,16 +278,16 @@ _ARITHMETIC = (
     *("add", "div", "divide", "floor_divide", "mul", "multiply", "sub", "subtract"),
     "true_divide",
 )
-"""Functions of torch that make a tensor of two numbers."""
+"""torch functions that make a tensor from two numbers."""
 _OF_A_DIM = ("max", "min")
-"""Functions that take another tensor in the place of a dim."""
+"""Functions that also accept a tensor in the position of `dim`."""
 _CONSTRUCTORS: tuple[Any, ...] = type(torch.Tensor), type(torch.FloatTensor)
-"""The classes of torch.Tensor, and of the classes of tensors of one dtype."""
+"""The metaclasses of torch.Tensor and of the legacy tensor classes of one dtype."""
 
 
 def with_accepted(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-    """The arguments of a call, if the function takes numbers where traced ones are given. Raises
-    the TypeError of torch if it does not, or fails."""
+    """Return the arguments of a call after checking that the function accepts numbers where traced
+    ones are passed. Raises torch's TypeError or a CaptureError if it does not."""
     given = [*_leaves((*args, *kwargs.values()))]
     if not any(map(is_number, given)):
         return args, kwargs
@@ -320,7 +326,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _is_of_capture(value: Any) -> bool:
-    """True for what takes the place of other things than tensors while a function is captured."""
+    """Return True for objects by which a capture represents values other than tensors."""
     kind = type(value)
     return kind is not TracedTensor and package_of(kind) == "stretto"
 
@@ -328,8 +334,8 @@ def _is_of_capture(value: Any) -> bool:
 def check_error(
     error: Exception, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Fails where a function that the tracer does not follow, of C or a library, has raised the
-    error since it got traced numbers: with Python's it may raise none."""
+    """Fail if an untraced C or library function raised `error` after receiving traced numbers:
+    with Python numbers it might not raise."""
     if _OF_SHAPES in str(error):
         raise data_dependent_shape() from None
     if isinstance(error, StrettoError | StopIteration | LookupError) or is_parsed_by_torch(
@@ -346,22 +352,23 @@ def check_error(
 
 
 _OF_SHAPES = "data-dependent expression"
-"""Torch has this in an error, of any class, if it would have to know a size that data decide."""
+"""Part of torch's error messages, of any class, when it needs the value of a data-
+dependent size."""
 
 
 class _Parsed(Exception):
-    """The parser has taken the arguments."""
+    """Raised once the parser has accepted the arguments."""
 
 
 class _Parsing(TorchFunctionMode):
-    """Torch comes here when it has parsed the arguments of a call."""
+    """Stops a call of torch as soon as its arguments are parsed."""
 
     def __torch_function__(self, *_: Any) -> NoReturn:
         raise _Parsed
 
 
 def _parse(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raises TypeError where the parser refuses the arguments."""
+    """Run torch's argument parser on a call; raises its TypeError if it refuses the arguments."""
     given = [_as_python(item) for item in args]
     named = {name: _as_python(item) for name, item in kwargs.items()}
     try:
@@ -372,14 +379,15 @@ def _parse(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
 
 
 def _as_python(value: Any) -> Any:
-    """The same with a number of Python for each traced one."""
+    """Replace each traced number by a Python number of the same type."""
     if type(value) in _CONTAINERS:
         return type(value)(map(_as_python, value))
     return kind_of_number(value)(1) if is_number(value) else value
 
 
 def _check_annotations(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Fails where a function or module of torch that is written in Python takes a tensor."""
+    """Fail if a torch function or module written in Python gets a number for a parameter that is a
+    tensor."""
     called: Any = type(function).forward if isinstance(function, nn.Module) else function
     if not isinstance(called, types.FunctionType) or package_of(called) != "torch":
         return

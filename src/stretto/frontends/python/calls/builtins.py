@@ -1,4 +1,4 @@
-"""Builtins, math and torch functions whose arguments may be traced numbers or lists."""
+"""Rules for builtins, math and torch functions whose arguments may be traced numbers or lists."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from torch.utils._pytree import tree_any, tree_leaves, tree_map
 
 from stretto.frontends.python.calls import (
     arguments,
-    effects,
     iterating,
-    numbers,
+    number_rules,
     ordering,
+    output_journal,
     recurrent,
     sized,
     texts,
@@ -30,14 +30,14 @@ from stretto.frontends.python.calls import (
 )
 from stretto.frontends.python.control.branches import (
     branch,
+    flag_of_options,
     stage_and,
     stage_ifexp,
     stage_not,
     stage_or,
-    which,
 )
 from stretto.frontends.python.lists import iterators, methods, operations, sources
-from stretto.frontends.python.lists.iterators import Iterating
+from stretto.frontends.python.lists.iterators import TracedIterator
 from stretto.frontends.python.operators import draws
 from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.contents import readable
@@ -115,8 +115,8 @@ def _known_or_self(bound: Any) -> Any:
 def _extreme(
     is_better: Callable[[Any, Any], Any], of_integers: BuiltinRule, of_sizes: BuiltinRule
 ) -> BuiltinRule:
-    """min and max of several arguments or of a sequence, with traced numbers or sizes among
-    them."""
+    """Return a rule for `min` or `max` of several arguments or a sequence that contains traced
+    numbers or sizes."""
 
     def rule(*args: Any, key: Any = None, **kwargs: Any) -> Any:
         items: tuple[Any, ...] = args
@@ -162,7 +162,7 @@ def _as_number(value: Any) -> Any:
 
 
 def _isinstance(value: Any, kinds: Any) -> Any:
-    """A traced number is an instance of what eager code would have."""
+    """`isinstance` that treats a traced value as an instance of its eager class."""
     every = tuple(_classes(kinds))
     if any(own_method(kind, "__instancecheck__") is not None for kind in every):
         return _is_one_of(value, every)
@@ -181,9 +181,9 @@ def _isinstance(value: Any, kinds: Any) -> Any:
 
 
 def _class_of_items(value: Any) -> type | None:
-    """The class that a list, a tuple, a range or an iterator has in Python, in the place of which
-    the capture has another object; None of other values."""
-    if isinstance(value, Iterating):
+    """Return the Python class of a list, tuple, range or iterator that the capture represents by
+    another object; None for other values."""
+    if isinstance(value, TracedIterator):
         return value.kind
     if isinstance(value, TracedList):
         return list
@@ -194,7 +194,7 @@ def _class_of_items(value: Any) -> type | None:
 
 
 def _classes(kinds: Any) -> Iterator[Any]:
-    """The classes of a tuple, or of a union."""
+    """Yield the classes of a (nested) tuple or union."""
     if isinstance(kinds, tuple | UnionType):
         for kind in kinds if isinstance(kinds, tuple) else kinds.__args__:
             yield from _classes(kind)
@@ -203,7 +203,7 @@ def _classes(kinds: Any) -> Iterator[Any]:
 
 
 def _is_one_of(value: Any, kinds: tuple[Any, ...]) -> Any:
-    """isinstance with classes that decide by themselves what is an instance of them."""
+    """`isinstance` for classes that may define `__instancecheck__`."""
     found: Any = False
     for kind in kinds:
         method = own_method(kind, "__instancecheck__")
@@ -213,16 +213,17 @@ def _is_one_of(value: Any, kinds: tuple[Any, ...]) -> Any:
 
 
 def _id(*args: Any) -> Any:
-    """The tracer has other objects than Python in the place of numbers and texts."""
+    """Fail if `id` is taken of a traced value: the capture uses other objects than Python for
+    these."""
     (value,) = args if len(args) == 1 else (None,)
     is_size = isinstance(value, torch.SymInt | torch.SymFloat)
     if is_size or is_number(value) or is_text(value) or isinstance(value, Either):
-        fail("the identity of a value is asked that the run decides", "compare values with ==")
+        fail("id() is taken of a value that only the run knows", "compare values with ==")
     return NotImplemented
 
 
 def _type(*args: Any) -> Any:
-    """What stands for something of eager PyTorch is of the type of that."""
+    """`type` that returns the eager class of a traced value."""
     if len(args) != 1:
         return NotImplemented
     (value,) = args
@@ -236,8 +237,7 @@ def _type(*args: Any) -> Any:
 
 
 def _getattr(holder: Any, name: str, *default: Any) -> Any:
-    """Notes for the guards which attributes are read by names built at run time, and which are
-    missing."""
+    """`getattr` that records for the guards the names read and the attributes found missing."""
     state, name = tracer(), settled(name)
     state.names_read.add(name)
     if is_number(holder) and not hasattr(kind_of_number(holder), name):
@@ -259,7 +259,7 @@ def _hasattr(holder: Any, name: str) -> Any:
         return hasattr(kind_of_number(holder), name)
     found = _getattr(holder, name, UNDEFINED)
     if isinstance(found, Either):
-        return which(found, lambda option: option is not UNDEFINED)
+        return flag_of_options(found, lambda option: option is not UNDEFINED)
     return found is not UNDEFINED
 
 
@@ -271,7 +271,8 @@ def _list(*args: Any) -> Any:
 
 
 def _as_list(items: Any) -> Any:
-    """A list of the Program in the place of other things whose number is no Python number."""
+    """Convert an iterable whose length is not a Python number to a list of the Program; return
+    others unchanged."""
     source = None if isinstance(items, TracedList) else sources.unsettled(items)
     return items if source is None else sources.listed(source)
 
@@ -286,7 +287,7 @@ def _sum(items: Any, start: Any = 0) -> Any:
     if items.numbers:
         stacked = operations.stack(items, least=0)
         if stacked.dtype != torch.float64:
-            numbers.check_sum(stacked)
+            number_rules.check_sum(stacked)
             return cast_number(stacked.sum(0), int) + start
         total = cast_number(stacked.sum(0), float)
         if not isinstance(length, TracedTensor):
@@ -300,10 +301,10 @@ def _sum(items: Any, start: Any = 0) -> Any:
 
 
 def _folded(start: bool, stage: BuiltinRule) -> BuiltinRule:
-    """any and all."""
+    """Return a rule for `any` (start False) or `all` (start True)."""
 
     def rule(items: Any) -> Any:
-        if isinstance(items, Iterating):
+        if isinstance(items, TracedIterator):
             found = rewritten(iterators.any_left)(items, not start)
             return stage_not(found) if start else found
         items = items if isinstance(items, GeneratorType) else _as_list(items)  # pyright: ignore[reportUnknownVariableType]
@@ -317,15 +318,15 @@ def _folded(start: bool, stage: BuiltinRule) -> BuiltinRule:
             found = stage(found, lambda i=item: stage_not(stage_not(i)))
             if found is (not start):
                 break
-            if _traced(found) and isinstance(source, Iterating):
+            if _traced(found) and isinstance(source, TracedIterator):
                 fail(
                     "the run decides how many items of an iterator are tested",
                     "test them in a loop with break",
                 )
             if number == _MOST_ITEMS:
                 fail(
-                    f"more than {_MOST_ITEMS} items of a generator are tested, of which the run "
-                    "decides when they are enough",
+                    f"more than {_MOST_ITEMS} items of a generator are tested, and the run decides "
+                    "when to stop",
                     "test them in a loop with break",
                 )
         return cast_number(found, bool) if _traced(found) else found
@@ -337,7 +338,7 @@ _MOST_ITEMS = 1000
 
 
 def _joined(operation: BuiltinRule) -> BuiltinRule:
-    """torch.stack and torch.cat."""
+    """Return a rule for `torch.stack` or `torch.cat` of a traced list."""
 
     def rule(tensors: Any, dim: int = 0) -> Any:
         items = _as_list(tensors)
@@ -347,7 +348,7 @@ def _joined(operation: BuiltinRule) -> BuiltinRule:
 
 
 def _tensor(data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
-    """torch.tensor of traced numbers, also nested in lists."""
+    """`torch.tensor` of traced numbers, also in nested lists."""
     if isinstance(data, TracedList):
         made = operations.stack(data)
         wanted = dtype or (_default_dtype(made) if data.numbers else made.dtype)
@@ -371,8 +372,8 @@ def _tensor(data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) 
 
 
 def _element(item: Any) -> Any:
-    """An item of a list of which a tensor is made. Raises for a tensor of several elements what
-    torch.tensor raises; one of a size that data decide is taken to have one."""
+    """Return an item of the data of torch.tensor: a tensor as 0-dim. Raises torch.tensor's
+    ValueError if it has several elements; one whose size data decide is assumed to have one."""
     if not isinstance(item, torch.Tensor) or not item.dim():
         return item
     if any(not isinstance(size, torch.SymInt) and size != 1 for size in item.shape):
@@ -381,7 +382,7 @@ def _element(item: Any) -> Any:
 
 
 def _result_type(*operands: Any) -> Any:
-    """The dtype does not depend on the value of a number, only on its kind."""
+    """`torch.result_type` of traced numbers: it depends on a number's kind, not on its value."""
     if not any(map(is_number, operands)):
         return NotImplemented
     kinds = [number_kind(item) if is_number(item) else None for item in operands]
@@ -391,13 +392,13 @@ def _result_type(*operands: Any) -> Any:
 
 
 def _with_content(item: Any) -> Any:
-    """What native code may read in the place of a tensor."""
+    """Return a real tensor in a form that native code may read; other items unchanged."""
     is_real = isinstance(item, torch.Tensor) and not isinstance(item, TracedTensor)
     return readable(item) if is_real else item
 
 
 def _common_dtype(data: Any) -> torch.dtype:
-    """The dtype of a tensor of tensors and numbers."""
+    """Return the dtype that torch.tensor gives to a structure of tensors and numbers."""
 
     def dtype_of(item: Any) -> torch.dtype:
         if not isinstance(item, torch.Tensor):
@@ -408,7 +409,7 @@ def _common_dtype(data: Any) -> torch.dtype:
 
 
 def _default_dtype(number: Any) -> torch.dtype:
-    """The dtype of a tensor of a number, or of numbers."""
+    """Return the dtype of a tensor made from a number or from numbers."""
     is_float = number.dtype.is_floating_point
     return torch.get_default_dtype() if is_float else number.dtype
 
@@ -434,7 +435,7 @@ _NO_MESSAGE = (
 
 
 def _checked(error: type[Exception], condition: Any, message: Any) -> Any:
-    """torch._check_with. Eager PyTorch wants a bool, and a traced number of that dtype is one."""
+    """`torch._check_with`. Eager requires a bool; a traced number of dtype bool counts as one."""
     if not is_number(condition) or condition.dtype != torch.bool:
         return NotImplemented
 
@@ -471,7 +472,7 @@ def _assert_scalar(value: Any, message: str, *_: Any) -> Any:
 
 
 def _item(value: Any) -> Any:
-    """The operator that `item()` is in a graph."""
+    """The operator that `item()` becomes in a torch graph."""
     return Hooks.item(value) if _traced(value) else NotImplemented
 
 
@@ -485,7 +486,7 @@ def _arange(*args: Any, **kwargs: Any) -> Any:
 
 
 def _compared(method: str) -> BuiltinRule:
-    """torch.equal and torch.allclose, which return Python flags in eager PyTorch and traced ones
+    """Return a rule for `torch.equal` or `torch.allclose`: Python flags in eager, traced flags
     here."""
 
     def rule(input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
@@ -527,7 +528,8 @@ def _generator(*args: Any, **kwargs: Any) -> Any:
 
 
 def generator_method(function: Any) -> BuiltinRule | None:
-    """A method of a generator of random numbers that was made before the call."""
+    """Return the rule for a method of a random generator made before the call; None for other
+    generators."""
     generator = function.__self__
     if not draws.is_default(generator) and not tracer().heap.knows(generator):
         return None
@@ -540,7 +542,7 @@ def generator_method(function: Any) -> BuiltinRule | None:
 
 
 RULES: dict[Any, BuiltinRule] = {
-    **numbers.RULES,
+    **number_rules.RULES,
     bool: lambda *args: stage_not(stage_not(args[0])) if len(args) == 1 else NotImplemented,
     len: _len,
     range: _range,
@@ -581,7 +583,7 @@ RULES: dict[Any, BuiltinRule] = {
     **iterating.RULES,
     **sized.RULES,
     **arguments.RULES,
-    **effects.RULES,
+    **output_journal.RULES,
     **texts.RULES,
     **recurrent.PACKED,
     **torch_code.RULES,
@@ -610,7 +612,7 @@ _CHECKS: dict[str, BuiltinRule] = {
     "_assert": _assert,
     "_assert_scalar": _assert_scalar,
 }
-"""Functions of `torch` that check a condition; not every version of torch has all of them."""
+"""`torch` functions that check a condition; not every version of torch has all of them."""
 RULES.update({getattr(torch, name): rule for name, rule in _CHECKS.items() if hasattr(torch, name)})
 RULES.update(dict.fromkeys((_ASSERT_SCALAR, _ASSERT_SCALAR.default), _assert_scalar))
 
@@ -629,7 +631,8 @@ _LIST_METHODS: dict[str, BuiltinRule] = {
 
 
 def list_method(function: Any) -> BuiltinRule | None:
-    """A method of a Python list or tuple that takes a traced position, or compares items."""
+    """Return the rule for a method of a Python list or tuple that takes a traced position or
+    compares items; else None."""
     match function.__name__:
         case "pop":
             return lambda index=-1: function(int(index)) if _traced(index) else NotImplemented
@@ -653,7 +656,7 @@ def _sort(items: list[Any], *, key: Any = None, reverse: Any = False) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _ListMethod:
-    """A bound method of a traced list; its arguments may be traced lists, too."""
+    """A bound method of a traced list; its arguments may also be traced lists."""
 
     items: TracedList
     rule: BuiltinRule
@@ -663,7 +666,7 @@ class _ListMethod:
 
 
 def traced_list_attribute(items: TracedList, name: str) -> Any:
-    """A bound method of a traced list."""
+    """Return a bound method of a traced list; fail if the method is not captured."""
     if not hasattr(list, name):
         raise AttributeError(f"'list' object has no attribute '{name}'")
     if name not in _LIST_METHODS:
@@ -677,7 +680,8 @@ def traced_list_attribute(items: TracedList, name: str) -> Any:
 def needs_items(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments for a function that knows nothing of traced lists."""
+    """Convert traced lists among the arguments to Python lists for a function that has no rule for
+    them."""
     known = (TracedList, sources.Parts)
     has_list = any(isinstance(item, known) for item in (*args, *kwargs.values()))
     if not has_list or isinstance(function, _ListMethod):

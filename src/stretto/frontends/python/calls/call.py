@@ -1,4 +1,4 @@
-"""Calls made by the user's code: user functions are traced inline, builtins know traced values."""
+"""Calls in the user's code: user functions are traced inline, builtins have rules."""
 
 # pyright: reportPrivateUsage=false
 # module hooks are private tables
@@ -22,7 +22,14 @@ import torch
 from torch import fx, nn
 
 from stretto.errors import CaptureError, SourceLocation
-from stretto.frontends.python.calls import arguments, effects, recursion, sized, special, texts
+from stretto.frontends.python.calls import (
+    arguments,
+    output_journal,
+    recursion,
+    sized,
+    special,
+    texts,
+)
 from stretto.frontends.python.calls.arguments import names_of_torch, takes
 from stretto.frontends.python.calls.builtins import (
     RULES,
@@ -42,8 +49,9 @@ from stretto.frontends.python.control import branches
 from stretto.frontends.python.control.branches import as_flag
 from stretto.frontends.python.guards.reach import ATOMS, is_of_user, original
 from stretto.frontends.python.lists import sources
-from stretto.frontends.python.lists.iterators import Iterating
+from stretto.frontends.python.lists.iterators import TracedIterator
 from stretto.frontends.python.lists.sources import Indexed
+from stretto.frontends.python.objects.copies import check_change, replacement
 from stretto.frontends.python.objects.foreign import (
     is_foreign,
     note_call,
@@ -51,7 +59,6 @@ from stretto.frontends.python.objects.foreign import (
     note_made,
 )
 from stretto.frontends.python.objects.heap import MUTATORS
-from stretto.frontends.python.objects.stand_ins import check_change, replacement
 from stretto.frontends.python.source.redirected import code_of, is_rewritten
 from stretto.frontends.python.source.rewrite import (
     NoSource,
@@ -77,7 +84,8 @@ _CONTEXTS = (torch.no_grad, torch.inference_mode, torch.enable_grad, torch.set_g
 
 
 class _Outside(threading.local):
-    """Who makes the calls of rewritten code outside of a capture; None where Python does."""
+    """The handler of calls made by rewritten code outside of a capture, per thread; None: Python
+    itself."""
 
     def __init__(self) -> None:
         self.handler: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None
@@ -87,7 +95,8 @@ OUTSIDE = _Outside()
 
 
 def call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """`function(*args, **kwargs)` as written in the user's code."""
+    """Make a call in rewritten code: traced in a capture, else by the handler of OUTSIDE, else by
+    Python."""
     if active() is None:
         handler = OUTSIDE.handler
         return function(*args, **kwargs) if handler is None else handler(function, args, kwargs)
@@ -95,12 +104,13 @@ def call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Chooses how a call is traced, by what is called."""
+    """Trace a call, choosing by the callee: rules, user functions, modules, classes, or native
+    code."""
     for given in (function, *args, *kwargs.values()):
         if isinstance(given, Poison):
             given.fail()
     if isinstance(function, Either):
-        return branches.use(function, lambda option: traced_call(option, args, kwargs))
+        return branches.for_each_option(function, lambda option: traced_call(option, args, kwargs))
     if isinstance(function, texts.TextMethod):
         return function(*args, **kwargs)
     if is_number(function):
@@ -116,7 +126,7 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         updates = function.__name__.endswith(("update", "subtract"))
         first = fixed_keys(owner, args[0]) if updates else fixed_key(args[0])
         args = (first, *args[1:])
-    acts = effects.rule_of(function)
+    acts = output_journal.rule_of(function)
     if acts is not None:
         return acts(*args, **kwargs)
     check_repeatable(function)
@@ -134,7 +144,7 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         if function is not next and function is not iter:
             args = _collected(function, args)
         if function in USE_ALL:
-            args = tuple([drained(x) if isinstance(x, Iterating) else x for x in args])
+            args = tuple([drained(x) if isinstance(x, TracedIterator) else x for x in args])
         if function in (min, max, sorted) and args and type(args[0]) is types.GeneratorType:
             args = (list(args[0]), *args[1:])
         found = first_either((args, kwargs))
@@ -170,11 +180,14 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _call_cached(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call of a function whose results are kept, and outlive the capture: where it is a function
-    of Python values, its results are as they are in eager PyTorch. Else they are not kept. One that
-    says something does so once for equal arguments, in the run that comes to it."""
+    """Trace a call of a function with a cache (`functools.lru_cache`).
+
+    Its cached results outlive the capture. If all arguments are Python values, it is called as
+    in eager PyTorch; else its body is traced and nothing is cached. One that prints, warns or
+    logs is called by the run, and so acts once for equal arguments.
+    """
     are_known = all(_is_atom(x) or isinstance(x, logging.Logger) for x in (*args, *kwargs.values()))
-    if are_known and effects.called_once(function, args, kwargs):
+    if are_known and output_journal.called_once(function, args, kwargs):
         return None
     if all(map(_is_atom, (*args, *kwargs.values()))):
         with suspended():
@@ -189,12 +202,12 @@ def _is_atom(value: Any) -> bool:
 
 
 _CALLS_OF_MODULES: frozenset[Any] = frozenset({nn.Module.__call__, nn.Module._call_impl})  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
-"""What `module.__call__` and `torch.compile` call, which call the module."""
+"""Functions that `module.__call__` and `torch.compile` call with a module as the first argument."""
 
 
 def fixed_key(key: Any) -> Any:
-    """A key of a dict or an item of a set, which is kept from call to call, with sizes as they are
-    in this one, and numbers that are the same in every run."""
+    """Return a dict key or set item with sizes as ints of this call, and traced numbers as Python
+    numbers if they are the same in every run. Needed because keys persist from call to call."""
     if isinstance(key, torch.SymInt):
         return int(key)
     if is_number(key):
@@ -209,8 +222,8 @@ def fixed_key(key: Any) -> Any:
 
 
 def fixed_keys(holder: Any, items: Any) -> Any:
-    """The argument of an update of a dict or set, with keys as `fixed_key` has them. It stays the
-    same object where all of them are so already."""
+    """Return the argument of a dict or set update with all keys passed through `fixed_key`; the
+    same object if none changes."""
     kind: Any = type(items)
     if kind in (dict, OrderedDict, Counter):
         pairs = [(fixed_key(key), value) for key, value in items.items()]
@@ -223,7 +236,7 @@ def fixed_keys(holder: Any, items: Any) -> Any:
 
 
 def _fixed_pair(pair: Any) -> Any:
-    """A key and its value, with the key as `fixed_key` has it."""
+    """Return a (key, value) pair with the key passed through `fixed_key`."""
     if type(pair) is not tuple or len(pair) != 2:  # pyright: ignore[reportUnknownArgumentType]
         return pair
     key: Any = fixed_key(pair[0])
@@ -231,7 +244,7 @@ def _fixed_pair(pair: Any) -> Any:
 
 
 def _note_changes(function: Any, args: tuple[Any, ...]) -> None:
-    """Note what a builtin that is called changes."""
+    """Record the object that a builtin changes if it is a method like `append`, or `setattr`."""
     owner = getattr(function, "__self__", None)
     name = getattr(function, "__name__", "")
     if name in MUTATORS and owner is not None:
@@ -244,8 +257,8 @@ def _note_changes(function: Any, args: tuple[Any, ...]) -> None:
 
 
 def _stores(function: Any) -> bool:
-    """Whether a function only keeps its arguments: a method of a container, a class of the user's
-    or of exceptions."""
+    """Return True if a function only stores its arguments: a method of a container, a user class
+    or an exception class."""
     if isinstance(function, type):
         return is_of_user(function) or issubclass(function, BaseException)
     name = getattr(function, "__name__", "")
@@ -256,11 +269,12 @@ def _stores(function: Any) -> bool:
 
 
 _KEEP_THE_LIST = frozenset({"append", "appendleft", "insert", "setdefault", "__setitem__"})
-"""Methods of containers that keep a list itself, of whatever length, as an item."""
+"""Methods of containers that store a list itself as an item, whatever its length."""
 
 
 def check_iterator(iterator: Any) -> None:
-    """Fails for an iterator that existed before the call and would advance from call to call."""
+    """Fail if an iterator that existed before the call would be advanced: its position would
+    persist."""
     if isinstance(iterator, Iterator) and tracer().heap.knows(iterator):
         fail(
             f"a {type(iterator).__name__} that outlives the call is advanced",
@@ -269,20 +283,21 @@ def check_iterator(iterator: Any) -> None:
 
 
 def check_tensor_attribute(tensor: torch.Tensor, name: str) -> None:
-    """Fails where an attribute is set of a tensor that existed before the call."""
+    """Fail if an attribute is set on a tensor that existed before the call; `grad` and
+    `requires_grad` are exempt."""
     state = tracer()
     known = any(tensor is traced for traced in state.inputs.values()) or any(
         tensor is constant.traced for constant in state.constants.values()
     )
     if (known or not isinstance(tensor, TracedTensor)) and name not in ("grad", "requires_grad"):
         fail(
-            f"the attribute '{name}' of a tensor is set that outlives the call",
+            f"the attribute '{name}' is set on a tensor that outlives the call",
             "call copy_() to change its content; keep other values in an object of your own",
         )
 
 
 def changes(holder: Any) -> None:
-    """Note that an attribute or item of `holder` is set."""
+    """Record that an attribute or item of `holder` is set."""
     state = active()
     if state is None:
         return
@@ -298,12 +313,12 @@ _OF_FUNCTIONS = frozenset(
         *("__module__", "__name__", "__qualname__"),
     )
 )
-"""Attributes of functions that are in no dict."""
+"""Attributes of functions that are not in their `__dict__`."""
 
 
 def changes_attribute(holder: Any, name: Any) -> None:
-    """Note that an attribute is set or deleted. A function that outlives the call is known to the
-    heap from now on."""
+    """Record that an attribute is set or deleted. A function that outlives the call is tracked by
+    the heap from then on."""
     state = active()
     if state is not None and isinstance(holder, types.FunctionType) and not is_rewritten(holder):
         if name in _OF_FUNCTIONS:
@@ -344,11 +359,11 @@ def _get_by_text(holder: dict[Any, Any], key: Any, default: Any = None) -> Any:
 
 
 _METHODS = {**sources.METHODS, **sized.METHODS, **arguments.METHODS}
-"""Methods of tensors that are traced otherwise than by torch."""
+"""Tensor methods that have their own rules."""
 
 
 def _call_other(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Builtins, classes, callable objects."""
+    """Call a builtin, a class or a callable object."""
     method = own_method(function, "__call__")
     if method is not None:
         return traced_call(method, args, kwargs)
@@ -361,7 +376,7 @@ def _call_other(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _is_made_by_user(kind: type) -> bool:
-    """True if calling a class makes an object by methods of the user."""
+    """Return True if calling a class runs a user-defined `__new__` or `__init__`."""
     makers = (kind.__new__, kind.__init__)
     return type(kind).__call__ is type.__call__ and any(
         is_user_function(inspect.unwrap(maker)) for maker in makers
@@ -369,7 +384,7 @@ def _is_made_by_user(kind: type) -> bool:
 
 
 def _made(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A new object of a class, as `type.__call__` makes it."""
+    """Make an object of a class as `type.__call__` does, tracing `__new__` and `__init__`."""
     new: Any = kind.__new__
     if new is object.__new__:
         made = new(kind)
@@ -383,17 +398,20 @@ def _made(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _with_options(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], either: Either
 ) -> Any:
-    """A call that is made for each thing that an argument may be."""
+    """Make a call once for each option of an argument that is one of several values."""
 
     def called(option: Any) -> Any:
         return traced_call(function, *replaced((args, kwargs), either, option))
 
-    return branches.use(either, called)
+    return branches.for_each_option(either, called)
 
 
 def _collected(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments with lists in the place of generators. What takes its items one by one gets
-    them as generators of Python, where there is nothing that only a loop of the Program can do."""
+    """Replace generators among the arguments by lists.
+
+    Functions that take items one by one (`zip`, `enumerate`, itertools) get Python generators
+    instead if nothing among the arguments needs a loop of the Program.
+    """
     generators = [item for item in args if type(item) is Generated]
     if not generators:
         return args
@@ -442,15 +460,16 @@ def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 def _held(args: tuple[Any, ...]) -> list[tuple[Any, dict[Any, Any]]]:
-    """The boxes among the arguments of a native call that outlive the captured function, with their
-    contents. Outside of regions all changes are found at the end."""
+    """Return the boxes (containers and modules) that outlive the function among the arguments of a
+    native call, each with its contents. Empty outside of regions: there all changes are found
+    at the end."""
     state = tracer()
     if len(state.regions) == 1:
         return []
     found = list[Any]()
     for item in args:
         if isinstance(item, nn.Module) and state.heap.knows(item):
-            with state.running_natively():  # they may have hashes of their own
+            with state.running_natively():  # their own `__hash__` must not be traced
                 modules = list(item.modules())
             found += [box for module in modules for box in state.heap.boxes_of(module)]
         elif is_box(item):
@@ -462,9 +481,8 @@ _SCRIPTED = (torch.jit.ScriptModule, torch.jit.ScriptFunction, torch._C.ScriptMe
 
 
 def _scripted(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """TorchScript runs its own code: its operators are recorded, and its control flow is not. Its
-    interpreter reports whatever an operator raises, also that a value is not known, as a
-    RuntimeError of its own."""
+    """Call TorchScript code. Its operators are recorded, but not its control flow. Its interpreter
+    reports every error, also an unknown value, as its own RuntimeError."""
     try:
         return function(*args, **kwargs)
     except RuntimeError as error:
@@ -480,7 +498,8 @@ _OF_INTERPRETER = "failed in the TorchScript interpreter"
 
 
 def _switched(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], switch: str) -> Any:
-    """A call with a flag that the run tells where the function takes bools of Python only."""
+    """Branch on a run-time flag where the function accepts Python bools only, with one call in
+    each arm."""
 
     def called(value: bool) -> Any:
         return traced_call(function, args, {**kwargs, switch: value})
@@ -526,7 +545,7 @@ def _call_function(
 def _generated(
     function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Generated:
-    """A call of a generator function, which runs when somebody consumes it."""
+    """Call a generator function: its body runs when the result is consumed."""
     _note(function)
     try:
         staged: Any = rewritten(function)
@@ -547,7 +566,7 @@ def _generated(
 
 
 def _note(function: types.FunctionType) -> None:
-    """Notes a function that is traced, and all that it can reach."""
+    """Record a traced function, and track the objects that it can reach."""
     state = tracer()
     state.note_traced(function, code_of(function))
     state.heap.add((function,))
@@ -561,7 +580,7 @@ def _note_sourceless(function: types.FunctionType) -> None:
 
 
 def _check_kind(function: types.FunctionType) -> None:
-    """Coroutines cannot be captured."""
+    """Fail for async functions, which cannot be captured."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         _fail_kind(function, "an async function", "use a plain function")
 
@@ -575,7 +594,8 @@ def _fail_kind(function: types.FunctionType, reason: str, remedy: str) -> NoRetu
 
 
 def _context_of(function: types.FunctionType) -> Any:
-    """The context that `@torch.no_grad()` or a similar decorator runs a function in."""
+    """Return a new context like that of `@torch.no_grad()` or a similar decorator around a
+    function; else None."""
     if not hasattr(function, "__wrapped__") or not function.__code__.co_filename.endswith(
         "_contextlib.py"
     ):
@@ -589,7 +609,8 @@ def _context_of(function: types.FunctionType) -> Any:
 
 
 def _check_decorator(function: types.FunctionType) -> None:
-    """Fails for a function in a context, as of `@torch.random.fork_rng()`, that fails in `with`."""
+    """Fail for a function decorated with a context that is refused in `with`, such as
+    `torch.random.fork_rng()`."""
     for cell in function.__closure__ or ():
         held: Any = read_cell(cell)
         if isinstance(held, contextlib.AbstractContextManager):
@@ -625,7 +646,7 @@ def _sequential(module: nn.Sequential, value: Any) -> Any:
 def call_with_hooks(
     module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """What `Module.__call__` does, with hooks traced like other user functions."""
+    """Call a module like `Module.__call__`; its hooks are traced like other user functions."""
     with_kwargs = module._forward_pre_hooks_with_kwargs
     for key, hook in _hooks(_modules._global_forward_pre_hooks, module._forward_pre_hooks):
         outcome = call(hook, module, args, *((kwargs,) if key in with_kwargs else ()))
@@ -642,7 +663,7 @@ def call_with_hooks(
 
 
 def _hooks(every: dict[int, Any], own: dict[int, Any]) -> list[tuple[int, Any]]:
-    """Hooks of all modules, then those of one. Each has a number of its own."""
+    """Return numbered hooks: those of all modules, then those of this module."""
     return [*every.items(), *own.items()]
 
 

@@ -1,9 +1,9 @@
-"""Calls of generator functions: the values they yield, for whoever consumes them.
+"""Calls of generator functions, and consumption of the values they yield.
 
-A `for` statement gives its body to the generator, which runs it at each `yield`, inside of its
-branches and loops: it *pushes* its values. Who wants all values gets them collected in a list. Who
-takes them one by one, as `next` and `send` do, *pulls*: a generator of Python runs, of which the
-statements around a `yield` are those of Python, and all others are traced.
+Two ways of execution. *Push*: a `for` statement passes its body to the generator, which runs it
+at each `yield`, inside of its own branches and loops; consumers of all values collect them in a
+list. *Pull*: consumers of single values (`next`, `send`) run a Python generator, in which only
+the statements around a `yield` are Python's, and all others are traced.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from stretto.frontends.python.tracing.tracer import Region, active
 from stretto.frontends.python.values.state import TracedList
 
 Consumer = Callable[[Any], Any]
-"""Takes a value; says whether it wants no more."""
+"""Takes a value; returns True if it wants no more."""
 
 Push = Callable[[], object]
 Pull = Callable[[], Generator[Any, Any, Any]]
 
 MOST = 100_000
-"""The most values of a generator that are collected."""
+"""The largest number of values collected from a generator."""
 
 
 class _Consumers(threading.local):
-    """Those of the generators that run, the innermost one last."""
+    """The consumers of the running generators of this thread, the innermost last."""
 
     def __init__(self) -> None:
         self.stack: list[Consumer] = []
@@ -44,8 +44,9 @@ _consumers = _Consumers()
 class Generated:
     """The values of one call of a generator function.
 
-    push: runs it for a consumer, where it can be rewritten so. pull: makes a generator of Python.
-    branches: a traced condition may decide what it yields, which a generator of Python cannot have.
+    push: runs the generator for a consumer; None if it cannot be rewritten so. pull: makes a
+    Python generator; None if it cannot. branches: a traced condition may decide what is
+    yielded, which a Python generator cannot represent.
     """
 
     def __init__(
@@ -62,24 +63,24 @@ class Generated:
 
     @property
     def is_pulled(self) -> bool:
-        """Whether its values are taken one by one also by who wants them all: some have been, or
-        they can only be."""
+        """True if also a consumer of all values must take them one by one: some have been taken,
+        or there is no push form."""
         return self._push is None or self._running is not None
 
     @property
     def can_wait(self) -> bool:
-        """Whether its values can be taken one by one, in the midst of other work."""
+        """True if the values can be taken one by one, interleaved with other work."""
         return self._pull is not None and not self._branches and self._rest is None
 
     def of_expression(self, pull: Pull) -> Generated:
-        """The same for a generator expression with conditions, which Python makes by `pull`."""
+        """Make this a generator expression with conditions; `pull` makes its Python generator."""
         self._pull, self._branches = pull, True
         return self
 
     # ---- pushing -------------------------------------------------------------------------------
 
     def feed(self, consumer: Consumer) -> None:
-        """Run the generator; `consumer` is called with each value."""
+        """Run the generator and pass each value to `consumer`."""
         assert self._push is not None
         self._begin()
         depth = len(_consumers.stack)
@@ -92,14 +93,14 @@ class Generated:
     def _begin(self) -> None:
         if self._is_used:
             fail(
-                f"the generator '{self._name}' is consumed twice, or goes on after its values were "
-                "taken inside of traced branches",
+                f"the generator '{self._name}' is consumed twice, or is continued after its values "
+                "were taken inside of traced branches",
                 "call the function again, or keep its values in a list",
             )
         self._is_used = True
 
     def items(self) -> Any:
-        """All values: a list, or one of the Program where their number depends on the run."""
+        """Return all values: a list, or a list of the Program if the run decides their number."""
         items: Any = []
         count = 0
 
@@ -108,8 +109,8 @@ class Generated:
             count += 1
             if count > MOST:
                 fail(
-                    f"the generator '{self._name}' yields more than {MOST} values, and what "
-                    "consumes it is no for statement",
+                    f"the generator '{self._name}' yields more than {MOST} values, and is not "
+                    "consumed by a for statement",
                     "consume it by a for statement with break",
                 )
             Hooks.call(items.append, value)
@@ -134,6 +135,7 @@ class Generated:
     # ---- pulling -------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
+        """Return itself. A generator with traced conditions first collects all its values."""
         if self._running is None and self._rest is None and self._branches:
             found = self.items()
             given = operations.to_python(found) if isinstance(found, TracedList) else found
@@ -144,7 +146,7 @@ class Generated:
         return next(self._rest) if self._rest is not None else self.send(None)
 
     def first(self, *default: Any) -> Any:
-        """What `next` gives."""
+        """`next(self, *default)`."""
         if self._rest is not None or self._running is not None or not self._branches:
             return next(self, *default)
         return rewritten(first_of)(self, *default)
@@ -162,13 +164,14 @@ class Generated:
             self._resumed(lambda running: running.close())
 
     def _resumed(self, step: Callable[[Generator[Any, Any, Any]], Any]) -> Any:
-        """Goes on to the next `yield`, with the frames of the generator where they belong."""
+        """Advance to the next `yield`, with the generator's frames on the tracer's stack while it
+        runs."""
         if self._running is None:
             self._begin()
             if self._pull is None:
                 fail(
-                    f"the values of the generator '{self._name}' are taken one by one, which its "
-                    "handlers of exceptions around a yield do not allow",
+                    f"the values of the generator '{self._name}' are taken one by one, but it has "
+                    "a yield inside of a try with handlers",
                     "consume it by a for statement, or return a list instead of using yield",
                 )
             self._running = self._pull()
@@ -196,7 +199,8 @@ class Generated:
 def generated_by(
     function: FunctionType, push: Push | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Generated:
-    """A call of a generator function. push: runs its staged form, where there is one."""
+    """Return the values of a call of a generator function. push: runs its staged form; None if it
+    has none."""
     found = pulled(function)
     if found is None:
         return Generated(push, None, function.__name__)
@@ -205,7 +209,7 @@ def generated_by(
 
 
 def first_of(values: Any, *default: Any) -> Any:
-    """`next` of a generator that nobody has advanced yet."""
+    """`next` of a generator that has not been advanced yet."""
     for value in values:
         return value
     if default:
@@ -214,7 +218,7 @@ def first_of(values: Any, *default: Any) -> Any:
 
 
 def any_of(values: Any) -> bool:
-    """The builtin `any`, of which a generator sees how many values it wants."""
+    """The builtin `any` as a loop, so that the generator stops after the first true value."""
     for value in values:  # noqa: SIM110
         if value:
             return True
@@ -222,7 +226,7 @@ def any_of(values: Any) -> bool:
 
 
 def all_of(values: Any) -> bool:
-    """The builtin `all`."""
+    """The builtin `all` as a loop, so that the generator stops after the first false value."""
     for value in values:  # noqa: SIM110
         if not value:
             return False
@@ -237,9 +241,9 @@ OF_GENERATORS: dict[Any, Callable[..., Any]] = {
 """Builtins that take no more values of a generator than they need."""
 
 
-def hand_over(value: Any) -> Any:
-    """What a `yield` does: the consumer takes the value. Whether it wants no more."""
-    consumer = _consumers.stack.pop()  # it may run generators of its own, and yield itself
+def pass_to_consumer(value: Any) -> Any:
+    """Pass a yielded value to the consumer. Returns True if it wants no more."""
+    consumer = _consumers.stack.pop()  # it may run other generators, and yield itself
     try:
         return consumer(value)
     finally:

@@ -1,8 +1,8 @@
-"""Running a function in Python, piece by piece, outside of a capture.
+"""Execution of a function in Python outside of a capture, split into segments and statements.
 
-Its statements are grouped into segments, which a `Host` may run as native programs. A statement
-that the host refuses runs in Python, or is opened: then its blocks run piece by piece, too. Calls
-that statements in Python make go to the host.
+Statements are grouped into segments, which a `Host` may run as native programs. A statement
+that the host refuses runs in Python; if it has blocks, these are split in the same manner. The
+host also runs the calls made by statements in Python.
 """
 
 from __future__ import annotations
@@ -36,13 +36,17 @@ from stretto.frontends.python.values.number_methods import own_method
 
 
 def mark(statement: int) -> None:
-    """Called before each statement of a segment while it is captured, and behind the last one."""
+    """Record the statement being captured. Rewritten segments call this before each statement and
+    after the last one."""
     MARK.statement, MARK.blamed = statement, frozenset()
 
 
 class Refused(Exception):
-    """A segment cannot be compiled: `error` at its statements of the numbers `at`, or behind the
-    last one. always: none of them can be, in calls such as this one."""
+    """A segment cannot be compiled because of `error`.
+
+    at: numbers of the offending statements in the segment; None is the position after the last
+    one. always: no statement of it can be compiled in calls such as this one.
+    """
 
     def __init__(
         self, error: StrettoError, at: Collection[int | None], always: bool = False
@@ -51,29 +55,29 @@ class Refused(Exception):
         self.error, self.at, self.always = error, at, always
 
 
-class NotNative(Exception):
-    """A segment has to run in Python this time, as it raises an exception."""
+class RunInPython(Exception):
+    """A segment must run in Python this time because it raises an exception."""
 
 
 class Host(Protocol):
-    """Who runs what a function in Python consists of."""
+    """Runs the segments and calls of a function that runs in Python."""
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that a statement makes."""
+        """Run a call that a statement makes."""
         ...
 
     def segment(
         self, key: Any, make: Callable[[], types.FunctionType], args: tuple[Any, ...]
     ) -> dict[str, Any]:
-        """What a segment gives. Raises Refused or NotNative."""
+        """Run a segment and return its results by variable name. Raises Refused or NotNative."""
         ...
 
     def is_cut(self, statement: ast.stmt) -> bool:
-        """Whether a statement was refused before."""
+        """Return True if the statement was refused before."""
         ...
 
     def is_end(self, statement: ast.stmt) -> bool:
-        """Whether segments end before the statement."""
+        """Return True if segments must end before the statement."""
         ...
 
     def end_before(self, statement: ast.stmt) -> None: ...
@@ -81,12 +85,12 @@ class Host(Protocol):
     def cut(self, statement: ast.stmt, place: SourceLocation, reason: str) -> None: ...
 
     def count(self, statement: ast.stmt, place: SourceLocation, reason: str) -> None:
-        """A statement runs in Python; why, where it was not refused."""
+        """Record that a statement runs in Python; reason: why, if it was not refused."""
         ...
 
 
 def run_in_python(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], host: Host) -> Any:
-    """`function(*args, **kwargs)`, piece by piece."""
+    """Compute `function(*args, **kwargs)`, running segments natively and the rest in Python."""
     before, OUTSIDE.handler = OUTSIDE.handler, host.call
     try:
         function = own_method(function, "__call__") or function
@@ -98,9 +102,9 @@ def run_in_python(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], 
         OUTSIDE.handler = before
 
 
-def is_part(function: Any) -> bool:
-    """Whether a function that is called may be compiled by itself: code of the user's that is there
-    before the call. A closure that the call makes is another one each time."""
+def is_separately_compilable(function: Any) -> bool:
+    """Return True if a called function may be compiled separately: user code that exists before
+    the call. A closure made during the call differs each time."""
     function = own_method(function, "__call__") or function
     if isinstance(function, torch.jit.ScriptModule):
         return False
@@ -108,11 +112,11 @@ def is_part(function: Any) -> bool:
         is_sequence = type(function).forward is nn.Sequential.forward
         return is_sequence or is_user_function(_function_of(function.forward))
     inner = _function_of(function)
-    return is_cut_into_pieces(inner) and inner.__closure__ is None
+    return can_be_split(inner) and inner.__closure__ is None
 
 
-def is_cut_into_pieces(function: Any) -> bool:
-    """Whether a function of the user's can run piece by piece."""
+def can_be_split(function: Any) -> bool:
+    """Return True for a user function that can be split: not a generator, not async."""
     inner = _function_of(function)
     return (
         is_user_function(inner)
@@ -128,7 +132,7 @@ def _function_of(function: Any) -> Any:
 
 def _run(host: Host, function: Any, *args: Any, **kwargs: Any) -> Any:
     inner = _function_of(function)
-    body = body_of(inner.__code__) if is_cut_into_pieces(inner) else None
+    body = body_of(inner.__code__) if can_be_split(inner) else None
     if body is None:
         return function(*args, **kwargs)
     if isinstance(function, types.MethodType):
@@ -138,7 +142,7 @@ def _run(host: Host, function: Any, *args: Any, **kwargs: Any) -> Any:
 
 @dataclass(eq=False, slots=True)
 class _Activation:
-    """A call of a function that runs piece by piece. cells: its variables."""
+    """One call of a function that is split into segments. cells: its variables."""
 
     host: Host
     name: str
@@ -164,7 +168,7 @@ class _Activation:
         return read_cell(self.cells[VALUE])
 
     def block(self, block: Block) -> None:
-        """Runs statements: segments as long as possible, and what is refused in Python."""
+        """Run a block's statements: segments as long as possible, refused statements in Python."""
         position = 0
         while position < len(block.statements):
             end = self._end_of_segment(block, position)
@@ -177,7 +181,7 @@ class _Activation:
     # ---- segments ------------------------------------------------------------------------------
 
     def _end_of_segment(self, block: Block, start: int) -> int:
-        """Where the longest segment from `start` on ends; `start` where there is none."""
+        """Return the end of the longest segment from `start` on; `start` if there is none."""
         end = start
         while end < len(block.statements) and not (
             self.host.is_cut(block.statements[end])
@@ -196,7 +200,7 @@ class _Activation:
         return end if _has_tensor(given) else start
 
     def _segment(self, block: Block, start: int, end: int) -> int:
-        """Runs a segment; where to go on."""
+        """Run a segment; return the position after it, or `start` if it was refused."""
         values = {item: read_cell(self.cells[item]) for item in block.needs(start, end)}
         first, known = dict[int, str](), dict[str, str]()
         for item, value in values.items():
@@ -219,9 +223,9 @@ class _Activation:
         except Refused as refused:
             self._refuse(block, start, end, refused)
             return start
-        except NotNative:
+        except RunInPython:
             pass
-        if found is None:  # behind the handler: the statements may raise what the user's handles
+        if found is None:  # not in the `except`: the statements may raise what user code handles
             for index in range(start, end):
                 self._called(block.whole(index), None)()
             return end
@@ -230,8 +234,8 @@ class _Activation:
         return end
 
     def _refuse(self, block: Block, start: int, end: int, refused: Refused) -> None:
-        """Cuts out the statements that cannot be captured. Where it is not known which ones these
-        are, the segment is halved."""
+        """Cut out the statements that cannot be captured. If these are not known, halve the
+        segment."""
         known = [start + at for at in refused.at if at is not None and at < end - start]
         if refused.always or end - start == 1:
             known = range(start, end)
@@ -252,7 +256,8 @@ class _Activation:
         self._called(code, lambda number: self.block(blocks[number]))()
 
     def _foreign(self, block: Block, index: int) -> str:
-        """Why a statement that was not refused is no segment."""
+        """Return why a statement that was not refused cannot be in a segment; "" if there is no
+        reason."""
         for item in block.needs(index, index + 1):
             value = read_cell(self.cells[item])
             if not is_admissible(value):
@@ -284,8 +289,8 @@ _DEEPEST = 20
 
 
 def is_admissible(value: Any, depth: int = 0) -> bool:
-    """Whether a segment may take the value: whether a capture knows all that it can hold, and
-    another call may have an equal one."""
+    """Return True if a value may be passed to a segment: the capture handles everything it can
+    hold, and another call may pass an equal value."""
     kind = type(value)
     if kind in _ATOMS or value is UNDEFINED:
         return True

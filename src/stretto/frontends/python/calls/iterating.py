@@ -1,8 +1,8 @@
-"""Makes iterators whose positions are part of the state, and lets calls use them.
+"""Rules for `zip`, `enumerate`, `iter`, `next` and `itertools`.
 
-`zip`, `enumerate`, `iter` and what `itertools` has give objects of `lists/iterators.py` where all
-of their items can be had by position. Other iterators are foreign objects. A loop over an iterator
-that nobody else can see needs no position: it runs over what the iterator is made of.
+They make the iterators of `lists/iterators.py`, whose positions are part of the state, if all
+items can be accessed by position. Other iterators are foreign objects. A loop over an unused
+iterator that no other code can see needs no position: it runs over the underlying items.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 
 from stretto.frontends.python.calls.generated import Generated
 from stretto.frontends.python.lists import iterators, sources
-from stretto.frontends.python.lists.iterators import Iterating
+from stretto.frontends.python.lists.iterators import TracedIterator
 from stretto.frontends.python.objects.foreign import note_made
 from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.frames import UNDEFINED
@@ -32,9 +32,9 @@ _KEYS, _VALUES, _ITEMS = type({}.keys()), type({}.values()), type({}.items())
 
 
 def iterator_of(iterable: Any) -> Any:
-    """An iterator with a position over the items; None where there can be none."""
+    """Return an iterator with a position over the items; None if there can be none."""
     match iterable:
-        case Iterating():
+        case TracedIterator():
             return iterable
         case Iterator() | Generated():
             return None
@@ -50,13 +50,13 @@ def iterator_of(iterable: Any) -> Any:
             return _of_dict(iterable, iterable.mapping, lambda owner, key: (key, owner[key]))
         case torch.Tensor() | range():
             source = sources.as_source(iterable)
-            return None if source is None else _made(iterators.Positioned, source)
+            return None if source is None else _new_iterator(iterators.Positioned, source)
         case nn.ModuleList() | nn.Sequential() | nn.ParameterList() | nn.ModuleDict():
-            return _made(iterators.Positioned, list(iterable))
+            return _new_iterator(iterators.Positioned, list(iterable))
         case _ if isinstance(iterable, _SEQUENCES):
-            return _made(iterators.Positioned, iterable)
+            return _new_iterator(iterators.Positioned, iterable)
         case set() | frozenset():
-            return _made(iterators.Positioned, list(iterable))  # pyright: ignore
+            return _new_iterator(iterators.Positioned, list(iterable))  # pyright: ignore
         case _:
             return None
 
@@ -64,11 +64,11 @@ def iterator_of(iterable: Any) -> Any:
 _PLAIN = (list.__iter__, dict.__iter__, tuple.__iter__, set.__iter__)
 
 
-def _of_dict(view: Any, owner: Any, give: Rule) -> Iterating:
-    return _made(iterators.OfDict, view, owner, give)
+def _of_dict(view: Any, owner: Any, give: Rule) -> TracedIterator:
+    return _new_iterator(iterators.DictIterator, view, owner, give)
 
 
-def _made(kind: type[Iterating], *args: Any, **kwargs: Any) -> Iterating:
+def _new_iterator(kind: type[TracedIterator], *args: Any, **kwargs: Any) -> TracedIterator:
     return Hooks.call(kind, *args, **kwargs)
 
 
@@ -79,26 +79,26 @@ def _all(iterables: tuple[Any, ...]) -> list[Any] | None:
 
 def _iter(*args: Any) -> Any:
     if len(args) == 2:
-        return _made(iterators.Until, *args)
+        return _new_iterator(iterators.CallIterator, *args)
     found = iterator_of(args[0]) if len(args) == 1 else None
     return NotImplemented if found is None else found
 
 
 def _next(iterator: Any, *default: Any) -> Any:
-    if not isinstance(iterator, Iterating):
+    if not isinstance(iterator, TracedIterator):
         return NotImplemented
     if default:
         return rewritten(iterators.next_or)(iterator, *default)
     return rewritten(iterators.next_of)(iterator)
 
 
-def _over_one(kind: type[Iterating]) -> Rule:
-    """A function whose last argument is the iterable."""
+def _over_one(kind: type[TracedIterator]) -> Rule:
+    """Return a rule for a function whose last argument is the iterable."""
 
     def rule(*args: Any) -> Any:
         *given, items = args
         inner = iterator_of(items)
-        return NotImplemented if inner is None else _made(kind, *given, inner)
+        return NotImplemented if inner is None else _new_iterator(kind, *given, inner)
 
     return rule
 
@@ -107,30 +107,30 @@ def _enumerate(iterable: Any, start: Any = 0) -> Any:
     inner = iterator_of(iterable)
     if inner is None:
         return NotImplemented
-    return _made(iterators.Enumerated, iterable, inner, _int_of(start))
+    return _new_iterator(iterators.Enumerated, iterable, inner, _int_of(start))
 
 
 def _zip(*iterables: Any, strict: bool = False) -> Any:
     inner = _all(iterables)
     if inner is not None:
-        gone_through = [id(item) for one in inner for item in _gone_through(one)]
+        gone_through = [id(item) for one in inner for item in _with_inner_iterators(one)]
         if len(set(gone_through)) < len(gone_through):
             fail(
-                "zip takes its items in turn from one iterator",
+                "zip takes items from the same iterator more than once",
                 "take them from the sequence by their positions",
             )
-        return _made(iterators.Zipped, iterables, inner, strict)
+        return _new_iterator(iterators.Zipped, iterables, inner, strict)
     if any(isinstance(item, TracedList) for item in iterables):
         return sources.zipped(*iterables, strict=strict)
     return NotImplemented
 
 
-def _gone_through(iterator: Iterating) -> Iterator[Iterating]:
-    """The iterator and those that it takes its items from."""
+def _with_inner_iterators(iterator: TracedIterator) -> Iterator[TracedIterator]:
+    """Yield the iterator and all iterators that it takes its items from."""
     yield iterator
     inner: Any = getattr(iterator, "inner", ())
-    for one in (inner,) if isinstance(inner, Iterating) else inner:
-        yield from _gone_through(one)
+    for one in (inner,) if isinstance(inner, TracedIterator) else inner:
+        yield from _with_inner_iterators(one)
 
 
 def _map(function: Any, *iterables: Any) -> Any:
@@ -140,33 +140,33 @@ def _map(function: Any, *iterables: Any) -> Any:
     inner = _all(iterables)
     if not iterables or inner is None:
         return NotImplemented
-    return _made(iterators.Mapped, function, iterables, inner)
+    return _new_iterator(iterators.Mapped, function, iterables, inner)
 
 
 def _filter_false(function: Any, iterable: Any) -> Any:
     inner = iterator_of(iterable)
     if inner is None:
         return NotImplemented
-    return _made(iterators.Filtered, function, inner, False)
+    return _new_iterator(iterators.Filtered, function, inner, False)
 
 
 def _cycle(iterable: Any) -> Any:
     if isinstance(iterable, torch.Tensor | range):
-        return _made(iterators.Cycled, sources.as_source(iterable))
+        return _new_iterator(iterators.Cycled, sources.as_source(iterable))
     if type(iterable) is list:
-        return _made(iterators.Cycled, _unchanged(iterable))  # pyright: ignore[reportUnknownArgumentType]
+        return _new_iterator(iterators.Cycled, _unchanged(iterable))  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(iterable, tuple | str):
-        return _made(iterators.Cycled, iterable)
+        return _new_iterator(iterators.Cycled, iterable)
     return NotImplemented
 
 
 def _unchanged(items: list[Any]) -> sources.Indexed:
-    """The items of a list, which must not change while they are gone through."""
+    """Return the items of a list as a source that fails if the list changes meanwhile."""
     held = tuple(items)
 
     def item(index: Any) -> Any:
         if len(items) != len(held) or any(a is not b for a, b in zip(items, held, strict=True)):
-            fail("a list is changed that itertools.cycle goes through", "give it a copy")
+            fail("a list is changed while itertools.cycle iterates over it", "pass it a copy")
         return Hooks.staging.getitem(held, index)
 
     return sources.Indexed(len(held), item)
@@ -174,7 +174,7 @@ def _unchanged(items: list[Any]) -> sources.Indexed:
 
 def _chain(*iterables: Any) -> Any:
     inner = _all(iterables)
-    return NotImplemented if inner is None else _made(iterators.Chained, inner)
+    return NotImplemented if inner is None else _new_iterator(iterators.Chained, inner)
 
 
 def _chain_of(iterables: Any) -> Any:
@@ -186,22 +186,24 @@ def _islice(iterable: Any, *bounds: Any) -> Any:
     if inner is None or not 1 <= len(bounds) <= 3:
         return NotImplemented
     start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
-    return _made(iterators.Sliced, inner, start or 0, stop, 1 if step is None else step)
+    return _new_iterator(iterators.Sliced, inner, start or 0, stop, 1 if step is None else step)
 
 
 def _accumulate(iterable: Any, func: Any = None, *, initial: Any = None) -> Any:
     inner = iterator_of(iterable)
     if inner is None:
         return NotImplemented
-    return _made(iterators.Accumulated, inner, func, initial)
+    return _new_iterator(iterators.Accumulated, inner, func, initial)
 
 
 def _repeat(object: Any, times: Any = UNDEFINED) -> Any:
-    return _made(iterators.Repeated, object, *(() if times is UNDEFINED else (_int_of(times),)))
+    return _new_iterator(
+        iterators.Repeated, object, *(() if times is UNDEFINED else (_int_of(times),))
+    )
 
 
 def _int_of(number: Any) -> Any:
-    """An int, as `operator.index` has it, which may be a traced one. Raises TypeError."""
+    """Return a number like `operator.index`; it may stay traced. Raises TypeError."""
     if isinstance(number, torch.SymInt):
         return number
     if not isinstance(number, TracedTensor):
@@ -212,20 +214,25 @@ def _int_of(number: Any) -> Any:
 
 
 def _listed(make: Rule) -> Rule:
-    """A function all of whose items are known when it is called."""
+    """Return a rule for an itertools function that lists all results at the call."""
 
     def rule(*args: Any, **kwargs: Any) -> Any:
-        given = [drained(item) if isinstance(item, Iterating) else item for item in args]
+        given = [drained(item) if isinstance(item, TracedIterator) else item for item in args]
         if not all(isinstance(item, list | tuple | range | str | int) for item in given):
             return NotImplemented
-        return _made(iterators.Positioned, tuple(make(*given, **kwargs)))
+        return _new_iterator(iterators.Positioned, tuple(make(*given, **kwargs)))
 
     return rule
 
 
 def loop_over(iterable: Any) -> Any:
-    """What a loop or a comprehension runs over in the place of an iterator that it alone uses."""
-    if isinstance(iterable, Iterating) and iterable.touched is False and not _is_visible(iterable):
+    """Return what a loop or a comprehension runs over: the underlying items for an unused iterator
+    that no other code can see, else `iterable`."""
+    if (
+        isinstance(iterable, TracedIterator)
+        and iterable.touched is False
+        and not _is_visible(iterable)
+    ):
         found = _untouched(iterable)
         if isinstance(found, Iterator):
             note_made(found, loop_over, iterable.made_of)
@@ -233,21 +240,22 @@ def loop_over(iterable: Any) -> Any:
     return iterable
 
 
-def _is_visible(iterator: Iterating) -> bool:
+def _is_visible(iterator: TracedIterator) -> bool:
     return id(iterator) in Snapshot.take().boxes
 
 
-def _untouched(iterator: Iterating) -> Any:
-    """The items of an iterator that nobody has used, without positions, or the iterator itself."""
+def _untouched(iterator: TracedIterator) -> Any:
+    """Return the items of an unused iterator without positions, or the iterator itself if it needs
+    them."""
     given = [loop_over(item) for item in iterator.made_of]
-    if any(isinstance(item, Iterating) for item in given):
+    if any(isinstance(item, TracedIterator) for item in given):
         return iterator
     match iterator:
         case iterators.Backwards(items=items):
             return sources.backwards(items)
         case iterators.Positioned(items=items):
             return items
-        case iterators.OfDict():
+        case iterators.DictIterator():
             return given[0]
         case iterators.Enumerated():
             return sources.enumerated(*given)
@@ -260,11 +268,11 @@ def _untouched(iterator: Iterating) -> Any:
             return iterator
 
 
-def drained(iterator: Iterating) -> Any:
-    """All items that are left, for a function that uses them all."""
+def drained(iterator: TracedIterator) -> Any:
+    """Return all remaining items, for a function that uses them all."""
     if _is_endless(iterator):
         fail(
-            f"all items are taken of an iterator of class {iterator.kind.__name__}, which has no "
+            f"all items are taken from an iterator of class {iterator.kind.__name__}, which has no "
             "end",
             "take them in a for statement with break",
         )
@@ -272,7 +280,7 @@ def drained(iterator: Iterating) -> Any:
     return rewritten(iterators.rest_of)(iterator) if items is iterator else items
 
 
-def _is_endless(iterator: Iterating) -> bool:
+def _is_endless(iterator: TracedIterator) -> bool:
     match iterator:
         case iterators.Counted() | iterators.Cycled() | iterators.Repeated(left=None):
             return True
@@ -283,12 +291,12 @@ def _is_endless(iterator: Iterating) -> bool:
         case iterators.Sliced(stop=stop):
             return stop is None and _is_endless(iterator.inner)
         case iterators.Over():
-            return not isinstance(iterator, iterators.WhileHolds) and _is_endless(iterator.inner)
+            return not isinstance(iterator, iterators.TakeWhile) and _is_endless(iterator.inner)
         case _:
             return False
 
 
-def contains(iterator: Iterating, item: Any) -> Any:
+def contains(iterator: TracedIterator, item: Any) -> Any:
     """`item in iterator`."""
     return rewritten(iterators.contains)(iterator, item)
 
@@ -299,12 +307,12 @@ def _reversed(items: Any) -> Any:
     if isinstance(items, range):
         items = sources.as_source(items)
     if type(items) in (list, tuple, str) or isinstance(items, TracedList | sources.Indexed):
-        return _made(iterators.Backwards, items)
+        return _new_iterator(iterators.Backwards, items)
     return NotImplemented
 
 
 USE_ALL: frozenset[Any] = frozenset((list, tuple, sum, min, max, sorted))
-"""Functions with rules that use up an iterator."""
+"""Functions with rules that consume an iterator completely."""
 RULES: dict[Any, Rule] = {
     iter: _iter,
     next: _next,
@@ -313,7 +321,7 @@ RULES: dict[Any, Rule] = {
     map: _map,
     filter: _over_one(iterators.Filtered),
     reversed: _reversed,
-    itertools.count: lambda *args, **kwargs: _made(iterators.Counted, *args, **kwargs),
+    itertools.count: lambda *args, **kwargs: _new_iterator(iterators.Counted, *args, **kwargs),
     itertools.repeat: _repeat,
     itertools.cycle: _cycle,
     itertools.chain: _chain,
@@ -321,9 +329,9 @@ RULES: dict[Any, Rule] = {
     itertools.islice: _islice,
     itertools.accumulate: _accumulate,
     itertools.pairwise: _over_one(iterators.Paired),
-    itertools.starmap: _over_one(iterators.Starred),
-    itertools.takewhile: _over_one(iterators.WhileHolds),
-    itertools.dropwhile: _over_one(iterators.OnceFails),
+    itertools.starmap: _over_one(iterators.StarMap),
+    itertools.takewhile: _over_one(iterators.TakeWhile),
+    itertools.dropwhile: _over_one(iterators.DropWhile),
     itertools.filterfalse: _filter_false,
     **{
         make: _listed(make)

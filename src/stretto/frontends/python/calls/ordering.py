@@ -1,4 +1,4 @@
-"""Python's functions and methods that compare items, where what is compared depends on tensors:
+"""Rules for Python's functions and methods that compare items, where a tensor decides the outcome:
 `sorted`, `min`, `max`, `index` and `count`."""
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from stretto.frontends.python.values.state import TracedList
 
 
 def in_order(items: Any, *, key: Any = None, reverse: bool = False) -> Any:
-    """`sorted` of numbers and of tuples of numbers, or of anything by these: equal ones keep their
-    order."""
+    """`sorted` of numbers or tuples of numbers, or of any items by such keys. It is stable."""
     if isinstance(items, TracedList) and items.numbers and key is None:
         return _list_in_order(items, bool(reverse))
     given = items_of(items)
@@ -51,7 +50,7 @@ _COLLECTIONS = (list, tuple, range, dict, deque, KeysView, ValuesView, ItemsView
 
 
 def items_of(items: Any) -> list[Any] | None:
-    """The items of something that has a known number of them."""
+    """Return the items of a collection of known length as a list; None for anything else."""
     return list(items) if isinstance(items, _COLLECTIONS) else None  # pyright: ignore
 
 
@@ -64,8 +63,7 @@ def _list_in_order(items: TracedList, reverse: bool) -> Any:
 
 
 def extreme(items: tuple[Any, ...], *, reverse: bool) -> Any:
-    """`min` or, `reverse`, `max` of tuples of numbers: the first one that no other is better
-    than."""
+    """`min` (or, with `reverse`, `max`) of tuples of numbers: the first best one."""
     columns = _columns(list(items))
     if columns is None:
         return NotImplemented
@@ -84,7 +82,7 @@ def count(items: Sequence[Any], value: Any) -> Any:
 
 
 def index(items: Sequence[Any], value: Any, start: int = 0, stop: int = sys.maxsize) -> Any:
-    """`items.index(value, start, stop)`: the first place where the value is."""
+    """`items.index(value, start, stop)`: the first position of the value."""
     if not _is_searched(items, value):
         return NotImplemented
     check_identity(items, value)
@@ -106,24 +104,25 @@ def _any_of(flags: list[Any]) -> Any:
 
 
 def _is_searched(items: Sequence[Any], value: Any) -> bool:
-    """Whether the run decides which of the items the value is equal to."""
+    """Return True if the run decides which items equal the value."""
     return any(isinstance(item, TracedTensor | Either) for item in (value, *items))
 
 
 def check_identity(items: Sequence[Any], value: Any) -> None:
-    """NaN is found where it is the object."""
+    """Make a run in which a float is NaN fall back to Python, which finds NaN by identity; not if
+    the float itself is one of the items."""
     is_float = isinstance(value, TracedTensor) and value.number and value.is_floating_point()
     if is_float and not any(item is value for item in items):
         operations.check_nan(value)
 
 
 def _is_equal(item: Any, value: Any) -> Any:
-    """What Python's containers compare by: identity, then `==`."""
+    """Compare as Python's containers do: identity, then `==`."""
     return stage_or(Hooks.staging.is_found(item, value), lambda: _equal(item, value))
 
 
 def _equal(first: Any, second: Any) -> Any:
-    """`first == second`, of tuples and lists item by item where these depend on tensors."""
+    """`first == second`; tuples and lists with traced items are compared item by item."""
     are_sequences = type(first) is type(second) and type(first) in (list, tuple)
     if not are_sequences or not tree_any(_is_traced, (first, second)):
         return first == second
@@ -138,8 +137,10 @@ def _is_traced(item: Any) -> bool:
 
 
 def _columns(keys: list[Any]) -> list[list[Any]] | None:
-    """What keys are compared by, the first first: numbers, or the items of tuples. None where no
-    tensor is among these, or what is compared are no numbers."""
+    """Return what keys are compared by, first column first: numbers, ranks of strings, tuple items.
+
+    None if no column has a tensor, or some items are not comparable as numbers.
+    """
     columns = [keys]
     if keys and all(type(item) is tuple for item in keys):
         if len(set(map(len, keys))) != 1:
@@ -155,13 +156,13 @@ def _columns(keys: list[Any]) -> list[list[Any]] | None:
         found.append(column)
         numbers = [item for item in column if not isinstance(item, torch.Tensor)]
         if len(numbers) == len(column) == len(set(numbers)):
-            break  # no two are equal, so what comes behind is not compared
+            break  # no two are equal, so later columns are never compared
     has_tensor = any(isinstance(item, TracedTensor) for column in found for item in column)
     return found if has_tensor else None
 
 
 def _order(columns: list[list[Any]], reverse: bool) -> Any:
-    """The places of the keys in their order: sorted by the last column first."""
+    """Return the positions of the keys in sorted order. Sorts stably by the last column first."""
     places: Any = None
     for column in reversed(columns):
         numbers = _column(column)
@@ -175,11 +176,12 @@ def _order(columns: list[list[Any]], reverse: bool) -> Any:
 
 
 _SHORT = 64
-"""Python sorts a list that is shorter than this by inserting one item after the other."""
+"""Python sorts lists shorter than this by insertion sort."""
 
 
 def _order_of_floats(numbers: Any, reverse: bool) -> Any:
-    """The places of floats. With NaN among them these depend on which ones Python compares."""
+    """Return the sorted positions of floats. If NaN is among them, they follow Python's own
+    comparisons in its insertion sort."""
     return stage_ifexp(
         numbers.isnan().any(),
         lambda: rewritten(methods.places_by_insertion)(numbers, len(numbers), reverse),
@@ -188,7 +190,7 @@ def _order_of_floats(numbers: Any, reverse: bool) -> Any:
 
 
 def _check_numbers(numbers: Any) -> None:
-    """Lets a call run in Python where the order depends on which items Python compares."""
+    """Make a run with NaN fall back to Python, whose order depends on which items it compares."""
     if numbers.is_floating_point():
         is_known = torch.logical_not(numbers.isnan().any())
         check(is_known, OnlyInPython.__name__, "NaN is among numbers that Python sorts")
@@ -200,7 +202,7 @@ def _column(numbers: list[Any]) -> Any:
 
 
 def by_key(is_better: Callable[[Any, Any], Any], items: tuple[Any, ...], key: Any) -> Any:
-    """`min` or `max` by a key: the first one that no other is better than."""
+    """`min` or `max` by a key: the first best item."""
     keys = [Hooks.call(key, item) for item in items]
     if any(type(item) is tuple for item in keys):
         columns = _columns(keys)
@@ -219,7 +221,7 @@ def by_key(is_better: Callable[[Any, Any], Any], items: tuple[Any, ...], key: An
 
 
 def _are_comparable(keys: list[Any]) -> bool:
-    """Whether all are numbers, or tensors without dims."""
+    """Return True if all keys are numbers or tensors of one element."""
     return all(
         isinstance(item, bool | int | float)
         or (isinstance(item, torch.Tensor) and item.numel() == 1)

@@ -1,10 +1,10 @@
-"""Traces user functions that call themselves as IR functions.
+"""Tracing of user functions that call themselves as IR functions.
 
-Traced arguments become params. The Python state that the function changes is carried as in a loop
-(`carry`). Traced values of outer functions become further params. What the function puts into lists
-and dicts of its arguments is returned, and put into those of the caller. A recursive call inside is
-a CallOp. Its result type comes from the arm that does not recurse: that arm is traced first, with
-the other arm left out (`UnknownResult`).
+Traced arguments become params. Python state that the function changes is carried as in a loop
+(`carry`). Traced values of outer functions become further params. Values that the function
+stores in lists and dicts of its arguments are returned and stored in the caller's. A recursive
+call is a CallOp. Its result type comes from the arm that does not recurse: that arm is traced
+first, with the other arm left out (`UnknownResult`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 from torch import nn
 
 from stretto.frontends.python.aliasing.aliases import link, overlapping, storages_of, visible
-from stretto.frontends.python.control.carry import Carry
-from stretto.frontends.python.objects.stand_ins import note_copy
+from stretto.frontends.python.control.loop_state import LoopState
+from stretto.frontends.python.objects.copies import note_copy
 from stretto.frontends.python.tracing.frames import read_cell
 from stretto.frontends.python.tracing.signals import (
     CaptureSignal,
@@ -42,18 +42,18 @@ from stretto.frontends.python.values.leaves import (
     merge,
     wrap,
 )
-from stretto.frontends.python.values.scalars import Kind, decided_rows, left_by_function, unify
+from stretto.frontends.python.values.scalars import Kind, decided_rows, kind_after_call, unify
 from stretto.frontends.python.values.state import Snapshot, contents, describe, equal_leaves, is_box
 from stretto.ir.core import Function, Value
 from stretto.ir.ops import CallOp
 
-# ---- What a traced function may have read besides its arguments, to find out later whether it
-# changed.
+# ---- State that a traced function may have read besides its arguments, recorded to detect changes.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Surroundings:
-    """Variables of outer functions, contents of containers, tensors, and writes to globals."""
+class ReadState:
+    """Variables of outer functions, contents of containers, tensors, and the number of writes to
+    globals."""
 
     cells: tuple[tuple[CellType, Any], ...]
     boxes: tuple[tuple[Any, dict[Any, Any]], ...]
@@ -61,8 +61,9 @@ class Surroundings:
     globals: int
 
     @staticmethod
-    def of(cells: tuple[CellType, ...], arguments: Any, captures: list[Value]) -> Surroundings:
-        """Follows the variables of outer functions, the functions among them, and containers."""
+    def of(cells: tuple[CellType, ...], arguments: Any, captures: list[Value]) -> ReadState:
+        """Collect the outer variables reachable from `cells` and `arguments` through functions and
+        containers."""
         found, boxes = dict[int, tuple[CellType, Any]](), dict[int, tuple[Any, dict[Any, Any]]]()
         pending: list[Any] = [arguments, *cells]
         while pending:
@@ -80,7 +81,7 @@ class Surroundings:
                 pending += contents(value).values()
         bases = set(captures)
         storages = ((s, s.state.base) for s in visible() if isinstance(s.state.base, Value))
-        return Surroundings(
+        return ReadState(
             tuple(found.values()),
             tuple(boxes.values()),
             tuple((storage, base) for storage, base in storages if base in bases),
@@ -88,7 +89,7 @@ class Surroundings:
         )
 
     def hold(self) -> bool:
-        """Whether nothing has changed."""
+        """Return True if nothing has changed since."""
         return (
             all(equal_leaves(read_cell(cell), value) for cell, value in self.cells)
             and all(_same_items(contents(box), items) for box, items in self.boxes)
@@ -102,24 +103,25 @@ def _same_items(first: dict[Any, Any], second: dict[Any, Any]) -> bool:
 
 
 OUTLINE_LIMIT = 8
-"""The most IR functions that are made of one user function at the same time, each within the
-last."""
+"""The largest number of nested IR functions made from one user function at the same time."""
 
 _ATTEMPTS = 20
 
 
 class _Retrace(CaptureSignal):
-    """More state has to be carried than was known when the function was entered."""
+    """More state must be carried than was known when the function was entered, so it is traced
+    again."""
 
 
 class ByIdentity(CaptureSignal):
-    """A list among the arguments changes its length or structure: it has to be identified as an
-    object, not by what it holds."""
+    """A list among the arguments changes its length or structure, so it must be identified as an
+    object instead of by its contents."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveCall:
-    """A call being traced. `by_identity` names lists by object instead of by content."""
+    """A call being traced. `by_content` is its key with lists named by content, `by_identity` by
+    object."""
 
     code: CodeType
     by_content: Hashable
@@ -128,12 +130,12 @@ class ActiveCall:
     regions: int = 0
     kinds: tuple[Kind | None, ...] = ()
     numbers: dict[int | str, int | float] = field(default_factory=dict[int | str, "int | float"])
-    """The arguments that are numbers of Python, by position or name."""
+    """Arguments that are Python numbers, by position or name."""
 
 
 @dataclass(eq=False)
 class Outline:
-    """A user function being traced (or traced) as an IR function."""
+    """A user function that is, or has been, traced as an IR function."""
 
     key: Hashable
     entry: ActiveCall
@@ -141,29 +143,34 @@ class Outline:
     arguments: ValueWalk
     name: str = ""
     params: list[Kind] = field(default_factory=list[Kind])
+    """Kinds of the traced arguments."""
     template: ResultTemplate | None = None
     mutated: list[int] = field(default_factory=list[int])
+    """Positions of the arguments that are changed in place."""
     replaced: list[int] = field(default_factory=list[int])
-    """Positions of arguments in lists and dicts that the function replaces."""
+    """Positions of the arguments in lists and dicts that the function replaces."""
     captures: list[Value] = field(default_factory=list[Value])
+    """Values of outer functions that it reads; they become params."""
     shared: list[Any] = field(default_factory=list[Any])
-    """What results may share memory with: positions of arguments, and storages of outer tensors."""
+    """Memory that results may share: positions of arguments, and storages of outer tensors."""
     returned: dict[int, int] = field(default_factory=dict[int, int])
-    """Results that are an argument itself: the positions of both."""
+    """Results that are an argument itself: position of the result -> position of the argument."""
     depth: int = 0
     opens_results: bool = False
-    """Whether a list or dict of the arguments that is returned becomes a result of its own, because
-    not every path returns the same argument."""
-    surroundings: Surroundings | None = None
+    """True if a returned list or dict of the arguments becomes a separate result, because not
+    every path returns the same argument."""
+    surroundings: ReadState | None = None
     differing: set[int] = field(default_factory=set[int])
+    """Results that are an argument on some paths only."""
     aliased: set[tuple[int, Any]] = field(default_factory=set[tuple[int, Any]])
-    """Arguments that may share memory with another one, or with a storage of an outer tensor."""
-    carry: Carry | None = None
+    """Arguments that may share memory, each with the position of another argument or a storage of
+    an outer tensor."""
+    carry: LoopState | None = None
     region: Region | None = None
     finished: bool = False
 
     def is_usable(self) -> bool:
-        """Whether a call may use the function as it was traced, because it would read the same
+        """Return True if a call may use the function as traced, because it would read the same
         state."""
         if not self.finished:
             return True
@@ -176,11 +183,11 @@ class Outline:
     # -- tracing --------------------------------------------------------------------------------
 
     def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Trace the function until types, captures and state are known; then call it."""
+        """Trace the function until types, captures and state are known, then call it."""
         state = tracer()
         self._check_depth()
         self.name = _function_name(self.entry.code)
-        self.carry = Carry(Snapshot.take((args, kwargs)), None, frozenset(), runs_once=False)
+        self.carry = LoopState(Snapshot.take((args, kwargs)), None, frozenset(), runs_once=False)
         state.functions[self.name] = None  # type: ignore[assignment]
         state.outlines[self.key] = self
         leaves = list[Any]()
@@ -207,7 +214,7 @@ class Outline:
         self.carry.base.restore()
         state.note(f"recursive function '{self.name}' outlined")
         result = self.call(args, kwargs, outermost=True)
-        self.surroundings = Surroundings.of(self.entry.cells, (args, kwargs), self.captures)
+        self.surroundings = ReadState.of(self.entry.cells, (args, kwargs), self.captures)
         return result
 
     def _check_depth(self) -> None:
@@ -221,6 +228,8 @@ class Outline:
             )
 
     def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> bool:
+        """Trace the function once. Returns True if nothing new was learned, so that it is
+        complete."""
         state, carry = tracer(), self.carry
         assert carry is not None
         self.params = [passed_kind(self.entry.code, leaf) for leaf in leaves]
@@ -282,7 +291,7 @@ class Outline:
         return len(self.captures), len(self.mutated), len(self.replaced)
 
     def _settle(self, result: Any, given: Any, leaves: list[Any]) -> bool:
-        """Learn the structure of the result; True when it was known already."""
+        """Learn the structure of the result. Returns True if it was already known."""
         poison = poisons(result)
         if poison is not None:
             poison.fail_at_origin()
@@ -295,7 +304,7 @@ class Outline:
             for leaf in leaves
         ]
         if known is not None and is_mixed_number(result) and len(leaves) > len(known.leaves):
-            known = None  # a number of one kind was known
+            known = None  # so far the number had one kind only
         if known is not None:
             if known.shape != shape:
                 if not self.opens_results:
@@ -325,7 +334,8 @@ class Outline:
         return known is not None and known.leaves == merged
 
     def _left(self, given: Any, shape: Hashable) -> list[Any]:
-        """The leaves of the arguments at the end."""
+        """Return the leaves of the arguments at the end of the function. Raises ByIdentity if a
+        list or dict has changed its structure."""
         after = list[Any]()
         boxes = self.arguments.containers(given) if self.arguments.by_content else ()
         if any(id(box) in tracer().replaced_lists for box in boxes):
@@ -335,6 +345,8 @@ class Outline:
         return after
 
     def _find_replaced(self, tensors: list[Any], after: list[Any]) -> None:
+        """Record the arguments in lists and dicts that the function has replaced by other
+        values."""
         for position, (tensor, item) in enumerate(zip(tensors, after, strict=True)):
             kind = kind_of(item)
             if item is tensor or position in self.replaced:
@@ -349,8 +361,8 @@ class Outline:
             self.replaced.append(position)
 
     def _find_shared(self, leaves: list[Any], tensors: list[Any], after: list[Any]) -> bool:
-        """Learns which memory the results may be. Returns True if the same results are arguments as
-        before."""
+        """Learn which memory the results may share. Returns True if the same results are arguments
+        as before."""
         left = [after[position] for position in self.replaced]
         reached = set[Storage]().union(*map(overlapping, storages_of([leaves, left])))
         positions = [n for n, tensor in enumerate(tensors) if tensor.memory in reached]
@@ -368,7 +380,8 @@ class Outline:
         return known == returned
 
     def _aliases(self, leaves: list[Any]) -> set[tuple[int, Any]]:
-        """Which arguments may share memory with one another, or with tensors of outer functions."""
+        """Return the pairs of arguments, and of an argument and an outer storage, that may share
+        memory."""
         found = set[tuple[int, Any]]()
         for position, leaf in enumerate(leaves):
             others = set[Storage]().union(*map(overlapping, storages_of(leaf)))
@@ -380,7 +393,7 @@ class Outline:
         return found
 
     def _learn_aliases(self, leaves: list[Any]) -> None:
-        """Learns how the arguments of this call may share memory, if those of the first call do
+        """Learn how the arguments of this call may share memory where those of the first call do
         not."""
         found = self._aliases(leaves)
         if found <= self.aliased:
@@ -405,6 +418,8 @@ class Outline:
         tensors: list[Any],
         after: list[Any],
     ) -> None:
+        """Make the IR function: its yields are the results, changed and replaced arguments, and
+        carried state."""
         assert self.template is not None and self.carry is not None
         pairs = zip(leaves, self.template.leaves, strict=True)
         yields = [materialize(leaf, kind) for leaf, kind in pairs if isinstance(kind, Kind)]
@@ -424,7 +439,8 @@ class Outline:
     def call(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, outermost: bool = False
     ) -> Any:
-        """A CallOp with these arguments; the rebuilt result."""
+        """Emit a CallOp with these arguments and return the rebuilt result. outermost: it is the
+        call from outside of the function."""
         state, carry = tracer(), self.carry
         assert carry is not None
         if self.template is None:
@@ -474,8 +490,8 @@ class Outline:
         return built
 
     def _note_copies(self, built: Any, given: list[Any]) -> None:
-        """Notes that what is returned may or may not be an argument, which matters to whoever
-        changes it."""
+        """Record that a returned list or dict may or may not be an argument; a later change of it
+        would matter."""
         copies = list(RESULT.containers(built))
         if copies and tracer().keeps_apart:
             fail(
@@ -486,7 +502,7 @@ class Outline:
             note_copy(copy, given)
 
     def _gives_twice(self, given: Any) -> bool:
-        """Whether a list or dict that is taken apart is among the arguments twice."""
+        """Return True if a list or dict that is flattened occurs twice among the arguments."""
         if not self.arguments.by_content:
             return False
         found = [id(box) for box in self.arguments.containers(given)]
@@ -495,7 +511,8 @@ class Outline:
     def _put_back(
         self, given: Any, leaves: list[Any], values: tuple[Value, ...], sources: list[Any]
     ) -> None:
-        """Put what the function leaves in lists and dicts of its arguments into those given."""
+        """Store the values that the function leaves in lists and dicts of its arguments in those
+        of the caller."""
         if self._gives_twice(given):
             fail(
                 f"'{self.name}' changes a list or dict that it is given twice",
@@ -509,7 +526,7 @@ class Outline:
         self.arguments.update(given, leaves)
 
     def _carried_here(self) -> list[Value]:
-        """The carried state at a recursive call."""
+        """Return the carried state at a recursive call."""
         assert self.carry is not None and self.region is not None
         if self.finished:
             return []
@@ -519,7 +536,7 @@ class Outline:
 
 
 def passed_kind(code: CodeType, leaf: Any) -> Kind:
-    """What an argument of a function that calls itself is in the Program."""
+    """Return the kind in the Program of an argument of a function that calls itself."""
     kind = kind_of(leaf)
     assert kind is not None
     return decided_rows(kind) if code in tracer().hints.sized else kind
@@ -527,11 +544,11 @@ def passed_kind(code: CodeType, leaf: Any) -> Kind:
 
 def _left_kind(leaf: Any) -> Kind | None:
     kind = kind_of(leaf)
-    return None if kind is None else left_by_function(kind)
+    return None if kind is None else kind_after_call(kind)
 
 
 def _is_same(first: Any, second: Any) -> bool:
-    """Whether two traced tensors are the same memory, as a whole."""
+    """Return True if two traced tensors are the same whole memory."""
     if not isinstance(first, TracedTensor) or first.number is not None or first.steps:
         return False
     return first.memory is second.memory and first.dtype == second.dtype

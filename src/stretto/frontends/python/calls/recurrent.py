@@ -1,12 +1,12 @@
 """Recurrent layers as ordinary loops over time.
 
-`nn.RNN`, `nn.LSTM` and `nn.GRU` call one operator of ATen for all layers and steps, which torch
-decomposes into unrolled steps. Here they are loops that are captured like those of a user: the
-input projections of a layer are one product in front of its loop.
+`nn.RNN`, `nn.LSTM` and `nn.GRU` call one ATen operator for all layers and steps, which torch
+decomposes into unrolled steps. Here they become loops captured like a user's: the input
+projections of a layer are one product before its loop.
 
-In a packed sequence the rows of a step are those sequences that have not ended. Its loop computes
-all rows of all steps, and keeps the state of a sequence where it has no item: before its first step
-in the reverse direction, and behind its last one otherwise.
+In a packed sequence, a step has rows only for the sequences that have not ended. Its loop
+computes all rows of all steps, and leaves the state of a sequence unchanged where it has no
+item: before its first step in the reverse direction, after its last one otherwise.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.sizes import is_decided, plain
 
-# ---- Where the items of a packed sequence stand in a matrix of all steps by all sequences.
+# ---- Positions of the items of a packed sequence in a matrix of steps by sequences.
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Where items stand, which is known when the program is captured.
+    """Positions of the items of a packed sequence, known at capture.
 
-    items: for each place of the matrix an item; any item where the sequence has ended.
-    places: for each item its place in the matrix, counted row by row.
-    active: which places have an item, with a dim for the features. None if all have.
+    items: for each [step, sequence] the number of an item; any item after the end of the
+    sequence. places: for each item its position in that matrix, counted row by row. active:
+    bool [steps, sequences, 1], True where there is an item; None if all have one.
     """
 
     items: Tensor
@@ -49,7 +49,8 @@ class Packing:
 
     @staticmethod
     def of(batch_sizes: Tensor) -> Packing:
-        """Of the number of sequences that each step has an item of."""
+        """Make the Packing for the number of sequences at each step. Fails if it is not known at
+        capture."""
         known = known_content(batch_sizes)
         if known is None:
             raise data_dependent_shape("the number of items of a packed sequence")
@@ -62,13 +63,13 @@ class Packing:
             return Packing(items, places, None if active.all() else active[..., None])
 
     def spread(self, data: Tensor) -> Tensor:
-        """The items as a tensor of steps, sequences and features."""
+        """Return the items as a tensor [steps, sequences, features]."""
         if self.active is None:
             return data.unflatten(0, self.items.shape)
         return data[self.items]
 
     def packed(self, rows: Tensor) -> Tensor:
-        """The inverse of `spread`."""
+        """Return the items of a tensor [steps, sequences, features]: the inverse of `spread`."""
         flat = rows.flatten(0, 1)
         return flat if self.active is None else flat[self.places]
 
@@ -79,7 +80,7 @@ _NO_STEPS = "Expected sequence length to be larger than 0 in RNN"
 
 
 def _over_time(cell: Cell, rows: Any, state: State) -> tuple[Tensor, State]:
-    """The hidden states after all steps, and the last state."""
+    """Return the hidden states of all steps, and the last state."""
     hidden: Any = []
     for row in rows:
         state = cell.step(cell, row, state)
@@ -88,7 +89,7 @@ def _over_time(cell: Cell, rows: Any, state: State) -> tuple[Tensor, State]:
 
 
 def _over_active(cell: Cell, rows: Any, active: Any, state: State) -> tuple[Tensor, State]:
-    """The same where in each step only the rows that are active have an item."""
+    """Return the same as `_over_time`; at each step only the rows marked active have an item."""
     hidden: Any = []
     for row, is_active in zip(rows, active, strict=True):
         state = _where(is_active, cell.step(cell, row, state), state)
@@ -103,7 +104,7 @@ def _where(flags: Tensor, state: State, other: State) -> State:
 def _direction(
     cell: Cell, inputs: Tensor, state: State, active: Tensor | None, *, reverse: bool
 ) -> tuple[Tensor, State]:
-    """One direction of one layer."""
+    """Run one direction of one layer."""
     rows = F.linear(inputs, cell.input_weight, cell.input_bias)
     rows = rows.flip(0) if reverse else rows
     if active is None:
@@ -116,8 +117,7 @@ def _direction(
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """What a call of a recurrent operator says: its cells layer by layer, and in each layer the
-    directions."""
+    """Arguments of a recurrent operator. cells: per layer, one cell per direction."""
 
     cells: list[list[Cell]]
     dropout: float
@@ -126,8 +126,11 @@ class Layers:
     def run(
         self, inputs: Tensor, states: Sequence[Tensor], active: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """The hidden states of the last layer, and the last states of all. active: for each step
-        and sequence whether it has an item; None if all have."""
+        """Return the hidden states of the last layer, and the last states of all layers.
+
+        inputs: [steps, sequences, features]. active: bool [steps, sequences, 1], True where a
+        sequence has an item; None if all have.
+        """
         steps: Any = inputs.shape[0]
         if is_decided(steps):
             check(plain(steps) > 0, "RuntimeError", _NO_STEPS)
@@ -138,7 +141,7 @@ class Layers:
             if lasts and self.train and self.dropout:
                 if active is not None:
                     fail(
-                        "dropout between the layers of a packed sequence draws numbers for items",
+                        "dropout between layers is not captured for packed sequences",
                         "call eval() on the module before compiling",
                     )
                 inputs = torch.dropout(inputs, self.dropout, True)
@@ -161,6 +164,7 @@ def layers_of(
     train: bool,
     bidirectional: bool,
 ) -> Layers:
+    """Group the flat weights of a recurrent module into cells by layer and direction."""
     directions = 2 if bidirectional else 1
     per_cell = len(params) // (layers * directions)
     made = list[Cell]()
@@ -174,7 +178,7 @@ def layers_of(
 
 
 def _whole(step: Step) -> Callable[..., tuple[Tensor, ...]]:
-    """The rule of an operator on tensors of steps and sequences."""
+    """Return the rule of an operator on tensors [steps, sequences, features], or batch first."""
 
     def rule(inputs: Tensor, states: Any, *arguments: Any) -> tuple[Tensor, ...]:
         states = (states,) if isinstance(states, torch.Tensor) else states
@@ -187,7 +191,7 @@ def _whole(step: Step) -> Callable[..., tuple[Tensor, ...]]:
 
 
 def _packed(step: Step) -> Callable[..., tuple[Tensor, ...]]:
-    """The rule of an operator on packed sequences."""
+    """Return the rule of an operator on packed sequences."""
 
     def rule(data: Tensor, batch_sizes: Tensor, states: Any, *options: Any) -> tuple[Tensor, ...]:
         states = (states,) if isinstance(states, torch.Tensor) else states
@@ -211,12 +215,12 @@ RECURRENT: dict[Any, Callable[..., Any]] = {
 }
 
 
-# ---- Packed sequences, kept as the padded tensor that they were packed from.
+# ---- Packed sequences, represented by the padded tensor that they were packed from.
 #
-# A recurrent module then needs no items: its loop goes over all steps, and a mask says which
-# sequences have not ended. Sequences stay in their order, as sorting changes no result. Only a
-# program that looks at the fields of a packed sequence makes them; where the lengths are a tensor,
-# their sizes are decided by data.
+# A recurrent module then needs no items: its loop runs over all steps, with a mask of the sequences
+# that have not ended. Sequences stay in their order, as sorting changes no result. The fields of a
+# packed sequence are computed only if the program reads them; if the lengths are a tensor, data
+# decide the sizes of these fields.
 
 
 _UNSORTED = (
@@ -236,10 +240,10 @@ _CUT = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaddedSequence:
-    """Stands for a PackedSequence: rows [steps, sequences, *] and a length per sequence.
+    """Represents a PackedSequence by rows [steps, sequences, *] and a length per sequence.
 
-    source: the packed sequence that it was made from, if the caller has packed it. count: how many
-    sequences there are, if only the run knows; those behind them have no items.
+    source: the packed sequence that it was made from, if the caller passed one. count: number
+    of sequences if only the run knows it; those from `count` on have no items.
     """
 
     rows: Tensor
@@ -249,16 +253,16 @@ class PaddedSequence:
     count: Any = None
 
     def items(self) -> PackedSequence:
-        """The packed sequence that eager PyTorch has."""
+        """Return the packed sequence that eager PyTorch has."""
         return PackedSequence(*self)
 
     def active(self) -> Tensor:
-        """For each step and sequence whether it has an item."""
+        """Return bools [steps, sequences], True where a sequence has an item."""
         return torch.arange(self.rows.shape[0]).unsqueeze(-1) < self.lengths
 
     @property
     def is_full(self) -> bool:
-        """Whether all sequences are known to be as long as the padded tensor."""
+        """True if all sequences are known to be as long as the padded tensor."""
         if self.source is not None:
             return False
         known = known_content(self.lengths)
@@ -269,7 +273,7 @@ class PaddedSequence:
 
     @property
     def longest(self) -> Any:
-        """The number of steps that have an item."""
+        """Number of steps that have an item."""
         if self.source is not None:
             return self.rows.shape[0]
         known = known_content(self.lengths)
@@ -292,6 +296,7 @@ class PaddedSequence:
 
     @property
     def batch_sizes(self) -> Tensor:
+        """Number of sequences that have an item, for each step."""
         if self.source is not None:
             return self.source.batch_sizes
         known = known_content(self.lengths)
@@ -303,6 +308,7 @@ class PaddedSequence:
 
     @property
     def data(self) -> Tensor:
+        """The items in the order of a PackedSequence: step by step, sequences sorted by length."""
         order = self.sorted_indices
         rows = self.rows if order is None else self.rows.index_select(1, order)
         if self.source is not None:
@@ -321,7 +327,7 @@ class PaddedSequence:
 
 
 def _places_of(packed: PackedSequence) -> tuple[Tensor, Tensor]:
-    """For each item its step and its sequence, in the order of the items."""
+    """Return the step and the sequence of each item, in the order of the items."""
     ends = packed.batch_sizes.cumsum(0)
     items = torch.arange(packed.data.shape[0])
     steps = torch.searchsorted(ends, items, right=True)
@@ -335,7 +341,7 @@ def _first_steps(rows: Tensor, count: Any) -> Tensor:
 
 
 def _first_sequences(rows: Tensor, count: Any) -> Tensor:
-    """Of the second dim."""
+    """Keep the first `count` sequences (dim 1); all if None."""
     if count is None:
         return rows
     return indexing.getitem(rows, (slice(None), slice(None, count)))  # type: ignore[arg-type]
@@ -347,6 +353,8 @@ def _first_sequences(rows: Tensor, count: Any) -> Tensor:
 def pack_padded_sequence(
     input: Tensor, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True
 ) -> Any:
+    """Rule of `torch.nn.utils.rnn.pack_padded_sequence`: nothing is packed, a PaddedSequence is
+    returned."""
     lengths = _as_tensor(lengths)
     rows = input.transpose(0, 1) if batch_first else input
     if lengths.dim() != 1:
@@ -368,6 +376,7 @@ def pack_padded_sequence(
 
 
 def pack_sequence(sequences: list[Tensor], enforce_sorted: bool = True) -> Any:
+    """Rule of `torch.nn.utils.rnn.pack_sequence`."""
     lengths = [sequence.shape[0] for sequence in sequences]
     return pack_padded_sequence(rnn.pad_sequence(sequences), lengths, enforce_sorted=enforce_sorted)
 
@@ -381,7 +390,7 @@ def _as_tensor(lengths: Any) -> Tensor:
 
 
 def _expect(lengths: Tensor, holds: Callable[[Tensor], Tensor], error: str, message: str) -> None:
-    """Raises what eager raises, now or when the program runs."""
+    """Check the lengths: raise eager's error now if they are known, else when the program runs."""
     known = known_content(lengths)
     if known is None:
         check(holds(lengths), error, message)
@@ -398,6 +407,7 @@ def pad_packed_sequence(
     padding_value: float = 0.0,
     total_length: int | None = None,
 ) -> Any:
+    """Rule of `torch.nn.utils.rnn.pad_packed_sequence`: returns the padded rows and the lengths."""
     packed = _padded(sequence)
     if packed is None:
         return NotImplemented
@@ -418,6 +428,7 @@ def pad_packed_sequence(
 
 
 def unpack_sequence(packed_sequences: Any) -> Any:
+    """Rule of `torch.nn.utils.rnn.unpack_sequence`."""
     packed = _padded(packed_sequences)
     if packed is None:
         return NotImplemented
@@ -428,8 +439,8 @@ def unpack_sequence(packed_sequences: Any) -> Any:
 
 
 def _padded(sequence: Any, width: int | None = None) -> PaddedSequence | None:
-    """A packed sequence by its padded tensor; None for anything else. width: how many sequences
-    there are, where that is known."""
+    """Return a packed sequence in padded form; None for anything else. width: number of sequences,
+    if known."""
     if isinstance(sequence, PaddedSequence):
         return sequence
     if not isinstance(sequence, PackedSequence):
@@ -448,8 +459,11 @@ def _padded(sequence: Any, width: int | None = None) -> PaddedSequence | None:
 
 
 def _given(packed: PackedSequence, width: int | None) -> PaddedSequence:
-    """A packed sequence that the caller has made. There are not more sequences than items in the
-    first step, and each other step has an item."""
+    """Return the padded form of a packed sequence of the caller's with unknown lengths.
+
+    The number of sequences, if it is not known, is bounded: each step after the first has at
+    least one item, so it is at most the number of items less that of these steps.
+    """
     sizes, order, count = packed.batch_sizes, packed.unsorted_indices, None
     if order is not None:
         width = order.shape[0]
@@ -468,6 +482,8 @@ def _given(packed: PackedSequence, width: int | None) -> PaddedSequence:
 
 
 def _forward(module: nn.RNNBase, input: Any, hx: Any = None) -> Any:
+    """Rule of the `forward` of recurrent modules for packed sequences; NotImplemented for
+    others."""
     is_lstm = isinstance(module, nn.LSTM)
     states = hx if is_lstm or hx is None else (hx,)
     packed = _padded(input, None if states is None else states[0].shape[1])
@@ -493,7 +509,8 @@ def _forward(module: nn.RNNBase, input: Any, hx: Any = None) -> Any:
 
 
 def _check_arguments(module: nn.RNNBase, rows: Tensor, states: Any) -> None:
-    """Raises what eager raises. With the numbers of sequences it would want one as an int."""
+    """Raise what eager's check of arguments raises. The rows are checked as a padded tensor: for
+    packed data eager reads the first batch size as an int."""
     if rows.dim() == 3:
         given = rows.transpose(0, 1) if module.batch_first else rows
         module.check_forward_args(given, states, None)

@@ -1,8 +1,8 @@
-"""Calls of user functions: traced inline, and outlined as IR functions where they recurse.
+"""Calls of user functions: traced inline, or outlined as IR functions if they recurse.
 
-A call whose abstract arguments equal those of a call being traced would never end. Tracing unwinds
-to that call, which is then traced into a Function of its own (`outline.py`). Lists and dicts among
-the arguments are compared by what they hold, and also by identity.
+A call whose abstract arguments equal those of a call being traced would never end. Tracing
+unwinds to that earlier call, which is then traced as a separate Function (`outline.py`). Lists
+and dicts among the arguments are compared by contents and, failing that, by identity.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ from stretto.ir.symbols import dims_of
 from stretto.ir.types import Dim
 
 DEPTH_LIMIT = 500
-"""Levels of recursion on Python values that are traced inline."""
+"""The largest number of levels of recursion on Python values that are traced inline."""
 
 SIZES_LIMIT = 4
-"""The same limit where tensors have other sizes, decided by data, in several dims on each level."""
+"""The same limit if tensors on each level differ in several sizes that data decide."""
 
 TRACED_DEPTH_LIMIT = 100
-"""The same limit where every level lies inside a traced branch, so that tracing might never end."""
+"""The same limit if every level is inside another traced branch, so that tracing might
+never end."""
 
 
 EXPANSIONS_LIMIT = 256
-"""The most such calls of one function, all levels together."""
+"""The largest number of such calls of one function, over all levels."""
 
 VARYING_LIMIT = 12
-"""After how many of them the numbers that differ are numbers of the Program."""
+"""Number of such calls after which the arguments that differ become numbers of the Program."""
 
 
 def call_user(
@@ -76,8 +77,8 @@ def call_user(
 def _check_recursion(
     function: FunctionType, entry: ActiveCall, others: list[ActiveCall], given: Any
 ) -> None:
-    """Before a function that calls itself is traced inline once more. others: the calls of it that
-    are being traced."""
+    """Check a function that calls itself before it is traced inline once more. others: the calls
+    of it being traced. Raises Replan to trace again with other hints, or fails at a limit."""
     state, name = tracer(), function.__name__
     if state.symbols and any(_differ_in_sizes(entry, other) for other in others):
         if entry.code not in state.hints.sized:
@@ -85,13 +86,13 @@ def _check_recursion(
             raise Replan
         if len(others) >= SIZES_LIMIT:
             fail(
-                f"'{name}' calls itself with tensors whose sizes the content of a tensor decides, "
-                f"other ones on each of more than {SIZES_LIMIT} levels",
+                f"'{name}' calls itself with tensors whose sizes depend on the content of a tensor "
+                f"and differ on each of more than {SIZES_LIMIT} levels",
                 "pass the whole tensor and a mask, or compile with fallback=True",
             )
     if first_either(given) is not None:
         fail(
-            f"'{name}' calls itself with a value that is one of several things of different kinds",
+            f"'{name}' calls itself with a value whose kind depends on the run",
             "pass it values of one structure, shape and dtype",
         )
     levels = [call.regions for call in (entry, *others)]
@@ -114,7 +115,7 @@ def _check_recursion(
 
 
 def _varying(entry: ActiveCall, others: list[ActiveCall]) -> set[int | str]:
-    """The arguments that are another number in a call than in one around it."""
+    """Return the arguments that are a different number in this call than in an enclosing one."""
     found = set[int | str]()
     for other in others:
         for place in entry.numbers.keys() & other.numbers.keys():
@@ -124,8 +125,8 @@ def _varying(entry: ActiveCall, others: list[ActiveCall]) -> set[int | str]:
 
 
 def _with_varying(code: CodeType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The arguments with numbers of the Program for sizes that data decide, and for those that
-    differ on each level."""
+    """Replace sizes that data decide, and numbers that differ on each level, by numbers of the
+    Program."""
     state = tracer()
     known = state.hints.varying if state.hints.is_varying else ()
 
@@ -141,6 +142,8 @@ def _with_varying(code: CodeType, args: tuple[Any, ...], kwargs: dict[str, Any])
 def _inline(
     entry: ActiveCall, staged: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
+    """Trace a call inline. If a call inside of it repeats it, outline the function as an IR
+    function."""
     state = tracer()
     if not _may_recurse(entry.code):
         try:
@@ -182,9 +185,11 @@ def _call(
 
 
 def _may_recurse(code: CodeType) -> bool:
-    """Whether the state before a call is kept, because tracing may have to return to it: where an
-    earlier try has found that the function calls itself, or where it contains its own name. To keep
-    the state of every call takes a third of the time of a capture."""
+    """Return True if the state before a call must be saved: tracing may have to return to it.
+
+    It is saved if an earlier attempt found that the function calls itself, or if its code
+    contains its own name. Saving it for every call would take a third of the time of a capture.
+    """
     names = names_read(code)
     return (
         code in tracer().hints.recursive
@@ -209,9 +214,11 @@ def _entry(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _identity(function: FunctionType) -> Hashable:
-    """What two functions have in common if calls of them with equal arguments do the same. Code
-    objects that were made of equal texts are equal, in whatever namespace they run; one code object
-    may have several namespaces and defaults."""
+    """Return a key shared by functions that do the same for equal arguments.
+
+    The code alone is not enough: code objects of equal texts are equal in whatever namespace
+    they run, and one code object may have several namespaces and defaults.
+    """
     defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
     held = (code_of(function), function.__globals__, *(function.__closure__ or ()), *defaults)
     return tuple(map(_Same, held))
@@ -219,7 +226,7 @@ def _identity(function: FunctionType) -> Hashable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Same:
-    """An object that equals itself only, kept so that no other one gets its id."""
+    """A key that compares an object by identity, and keeps it alive: its id is not reused."""
 
     item: object
 
@@ -231,19 +238,20 @@ class _Same:
 
 
 def _kinds(given: Any) -> tuple[Kind | None, ...]:
-    """What the traced values among the arguments are."""
+    """Return the kinds of the traced values among the arguments; empty if the Program has no
+    symbols."""
     leaves = list[TracedTensor]()
     ValueWalk(is_traced_leaf, True).flatten(given, leaves, {})
     return tuple(map(kind_of, leaves)) if tracer().symbols else ()
 
 
 def _differ_in_sizes(call: ActiveCall, other: ActiveCall) -> bool:
-    """Whether the tensors of two calls differ only in sizes that data decide."""
+    """Return True if the tensors of two calls differ only in sizes that data decide."""
     return call.kinds != other.kinds and _without_sizes(call) == _without_sizes(other)
 
 
 def _without_sizes(call: ActiveCall) -> Hashable:
-    """The types of the arguments with one name for all sizes that data decide."""
+    """Return the types of the arguments, with one name for all sizes that data decide."""
     decided = tracer().symbol_dims.keys()
 
     def blurred(dim: Dim) -> Hashable:
@@ -254,7 +262,7 @@ def _without_sizes(call: ActiveCall) -> Hashable:
 
 
 def _abstract(code: CodeType, given: Any, *, by_identity: bool) -> Hashable:
-    """The key that two calls share if one function can stand for both."""
+    """Return the key that two calls share if one IR function can serve both."""
     leaves, walk = list[TracedTensor](), ValueWalk(is_traced_leaf, not by_identity)
     origins = tracer().list_origins
     lists = (x for x in walk.containers(given) if by_identity or isinstance(x, TracedList))

@@ -1,4 +1,4 @@
-"""Calls of torch whose arguments are sizes: a traced number becomes a dim of the result."""
+"""torch calls whose arguments are sizes: a traced number becomes a dim of the result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SEEN = ["expand", "view", "reshape", "repeat", "tile", "unflatten", "broadcast_
 _PIECES = ["split", "split_with_sizes"]
 
 _NEGATIVE = "Trying to create tensor with negative dimension {}"
-_INFERRED = "a size that is known in the run is {}; -1 has a meaning only where the code says it"
+_INFERRED = "a size computed by the run is {}; -1 is allowed only if it is written in the code"
 _STEP_SIGN = "upper bound and lower bound inconsistent with step sign"
 _PIECE = "split_with_sizes expects split_sizes have only non-negative entries, but got {}"
 
@@ -46,14 +46,15 @@ _MESSAGES = {
     **dict.fromkeys(_SEEN, _INFERRED),
     **dict.fromkeys(_PIECES, _PIECE),
 }
-"""Functions and methods of torch that take sizes, with what they say of a negative one."""
+"""torch functions and methods that take sizes, with their error message for a negative one."""
 
 _FILLS = {"full": 1, "new_full": 2}
-"""Where an argument begins that is no size; methods count their tensor."""
+"""Position of the first argument that is not a size; for methods the tensor counts as
+argument 0."""
 
 
 def with_sizes(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The arguments of a call of torch with dims in place of traced numbers that are sizes."""
+    """Replace traced numbers that are sizes by dims in the arguments of a torch call."""
     name = getattr(function, "__name__", "")
     message = _MESSAGES.get(name)
     if message is None or not _is_of_torch(function):
@@ -79,7 +80,8 @@ def with_sizes(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _with_inferred(x: torch.Tensor, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Arguments of `view` and `reshape` with a number for -1, if data decide other sizes."""
+    """Replace -1 by a computed size in the arguments of `view` or `reshape` if data decide another
+    size."""
     given = tuple(arg for arg in args[:1] if arg is x)
     sizes = args[len(given) :]
     if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
@@ -88,7 +90,8 @@ def _with_inferred(x: torch.Tensor, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _inferred(shape: Any, sizes: Any) -> Any:
-    """The sizes of which dims of this shape are made, with a number for -1."""
+    """Return `sizes`, into which dims of `shape` are regrouped, with -1 replaced by a computed
+    dim."""
     if not any(map(is_decided, sizes)) or not any(_is_inferred(size) for size in sizes):
         return sizes
     rest, count = plain(1), plain(1)
@@ -123,14 +126,14 @@ def _is_of_torch(function: Any) -> bool:
 
 
 def size(entries: Any = ()) -> Any:
-    """A torch.Size. A traced number among its entries is a dim."""
+    """`torch.Size` whose traced entries become dims."""
     if not isinstance(entries, tuple | list) or not any(map(is_integer, entries)):
         return NotImplemented
     return torch.Size(_dims(tuple(entries), _NEGATIVE))
 
 
 def count_of_size(size: torch.Size) -> Any:
-    """torch.Size.numel, where data decide one of the sizes."""
+    """`torch.Size.numel` if data decide one of the sizes."""
     return math.prod(size) if any(map(is_decided, size)) else NotImplemented
 
 
@@ -142,7 +145,7 @@ def _dims(item: Any, message: str) -> Any:
 
 
 def arange(*args: Any, **kwargs: Any) -> Any:
-    """torch.arange with bounds that are known in the run."""
+    """`torch.arange` with traced bounds."""
     if not any(isinstance(arg, TracedTensor) for arg in (*args, *kwargs.values())):
         return NotImplemented
     options = {key: kwargs.pop(key) for key in ("dtype", "device", "layout") if key in kwargs}
@@ -171,7 +174,8 @@ def arange(*args: Any, **kwargs: Any) -> Any:
 
 
 def _range_of_floats(start: Any, stop: Any, step: Any, options: dict[str, Any]) -> Any:
-    """torch.arange where a bound is a float: as in torch, of double precision until the end."""
+    """`torch.arange` with a float bound: computed in double precision, as torch does, and
+    converted last."""
     distance = to_number((stop - start) / step)
     check(torch.isfinite(distance), "RuntimeError", "unsupported range")
     check(distance >= 0, "RuntimeError", _STEP_SIGN)
@@ -181,7 +185,7 @@ def _range_of_floats(start: Any, stop: Any, step: Any, options: dict[str, Any]) 
 
 
 def linspace(start: Any, end: Any, steps: Any, **options: Any) -> Any:
-    """torch.linspace of as many numbers as a size of the call, which the operator does not take."""
+    """`torch.linspace` with a size of the call as `steps`, which the operator does not accept."""
     dtype = options.get("dtype") or torch.get_default_dtype()
     numbers = all(isinstance(number, int | float | torch.SymInt) for number in (start, end))
     known = options.keys() <= {"dtype", "device"} and dtype.is_floating_point
@@ -201,13 +205,13 @@ def _numbers_between(start: Any, end: Any, steps: Any, options: dict[str, Any]) 
 
 
 def logspace(start: Any, end: Any, steps: Any, base: float = 10.0, **options: Any) -> Any:
-    """torch.logspace of as many numbers as a size of the call."""
+    """`torch.logspace` with a size of the call as `steps`."""
     powers = linspace(start, end, steps, **options)
     return powers if powers is NotImplemented else torch.pow(base, powers)
 
 
 def narrow(input: Any, dim: int, start: Any, length: Any) -> Any:
-    """Tensor.narrow: the part must lie inside of the tensor."""
+    """`Tensor.narrow` with a traced length; checks that the part is inside of the tensor."""
     if not is_integer(length) and not is_decided(length):
         return NotImplemented
     state = tracer()
@@ -230,7 +234,7 @@ def narrow(input: Any, dim: int, start: Any, length: Any) -> Any:
 
 
 def split(*args: Any, **kwargs: Any) -> Any:
-    """Pieces of a length that the run tells, as what a loop runs over; the last may be shorter."""
+    """`torch.split` with a traced length: the pieces, to loop over; the last may be shorter."""
     given: dict[str, Any] = dict(zip(("x", "size", "dim"), args, strict=False))
     given |= {_SPLIT_NAMES.get(name, name): value for name, value in kwargs.items()}
     x, size, dim = given.get("x"), given.get("size"), given.get("dim", 0)
@@ -253,12 +257,12 @@ def split(*args: Any, **kwargs: Any) -> Any:
     assert isinstance(count, TracedTensor)
     reason = "the number of pieces depends on the content of a tensor"
     unpacked = abort(reason, "use masks, or a for loop over the pieces")
-    return _Pieces(to_number(count), piece, unpacked)
+    return _SplitParts(to_number(count), piece, unpacked)
 
 
 @dataclass(frozen=True, eq=False)
-class _Pieces(Indexed):
-    """Pieces of which the run tells how many they are: they can only be run over in a loop."""
+class _SplitParts(Indexed):
+    """Pieces whose number only the run knows: they can be looped over but not unpacked."""
 
     unpacked: Abort
 
@@ -283,7 +287,7 @@ def topk(
     *,
     out: Any = None,
 ) -> Any:
-    """The first elements of the sorted dim, as many as the run tells."""
+    """`torch.topk` with a traced `k`: the first `k` elements of the sorted dim."""
     if out is not None or (not is_integer(k) and not is_decided(k)):
         return NotImplemented
     x, k = input, plain(k)
@@ -296,7 +300,7 @@ def topk(
 
 
 def pad(input: Any, pad: Sequence[Any], mode: str = "constant", value: float | None = None) -> Any:
-    """F.pad by amounts that the run tells; negative ones cut."""
+    """`F.pad` by traced amounts; negative ones cut."""
     is_decided_in_run = any(is_integer(amount) or is_decided(amount) for amount in pad)
     if not is_decided_in_run or len(pad) % 2 or len(pad) > 2 * input.dim():
         return NotImplemented
@@ -313,7 +317,7 @@ def pad(input: Any, pad: Sequence[Any], mode: str = "constant", value: float | N
 
 
 def _padded(x: Any, dim: int, before: Any, after: Any, value: float) -> Any:
-    """A tensor that is padded in one dim."""
+    """Pad one dim of a tensor."""
     size: Any = plain(x.shape[dim])
     first = _at_least_zero(-before)
     last = size - _at_least_zero(-after)
@@ -343,7 +347,7 @@ def _at_least_zero(amount: Any) -> Any:
 
 
 def select(input: Any, dim: Any, index: Any) -> Any:
-    """Tensor.select at a position that is known in the run."""
+    """`Tensor.select` at a traced position."""
     if not isinstance(index, TracedTensor) or not isinstance(dim, int):
         return NotImplemented
     x = input
@@ -354,8 +358,8 @@ def select(input: Any, dim: Any, index: Any) -> Any:
 
 
 def squeeze(input: Any, dim: Any = None) -> Any:
-    """torch.squeeze of a dim whose size data decide: a branch on whether that is 1, since the
-    result has one dim less then."""
+    """`torch.squeeze` of a dim whose size data decide: a branch on that size being 1, since the
+    result then has one dim less."""
     given = range(input.dim()) if dim is None else (dim,) if isinstance(dim, int) else dim
     dims = [one % max(1, input.dim()) for one in given]
     decided = next(
@@ -392,4 +396,4 @@ METHODS: dict[str, Rule] = {
     "topk": topk,
     "split": split,
 }
-"""Methods of tensors, which take the tensor first."""
+"""Rules for tensor methods; the tensor is the first argument."""

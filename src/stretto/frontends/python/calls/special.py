@@ -1,4 +1,5 @@
-"""Calls with a rule of their own: autograd functions, single dispatch, and others."""
+"""Calls with special rules: autograd functions, single dispatch, dicts with missing entries, and
+refused functions."""
 
 from __future__ import annotations
 
@@ -27,30 +28,30 @@ import torch
 from torch.autograd.function import Function, FunctionCtx
 
 from stretto.frontends.python.calls.builtins import RULES
-from stretto.frontends.python.calls.effects import stream_name
+from stretto.frontends.python.calls.output_journal import stream_name
 from stretto.frontends.python.control import branches
 from stretto.frontends.python.source.syntax import names_read
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.signals import fail
-from stretto.frontends.python.tracing.tracer import Surroundings, tracer
+from stretto.frontends.python.tracing.tracer import Caller, tracer
 from stretto.frontends.python.values.either import Either, lacks_entries, may_be_missing
 
-# ---- `torch.autograd.Function`: its `forward` is traced as any other function of the user.
+# ---- `torch.autograd.Function`: its `forward` is traced like any other user function.
 #
-# Programs compute no gradients, so that what `forward` and `setup_context` keep for `backward` is
-# dropped. As in eager PyTorch, `forward` runs without grad mode, and an argument that is returned,
-# and not marked as dirty, is a view of itself.
+# Programs compute no gradients, so values saved for `backward` are dropped. As in eager PyTorch,
+# `forward` runs without grad mode, and a returned argument that is not marked as dirty becomes a
+# view of itself.
 
 
 Traced = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-"""Traces a call."""
+"""A function that traces a call."""
 
 _APPLY: Any = Function.apply.__func__  # pyright: ignore[reportFunctionMemberAccess, reportUnknownMemberType]
 _NO_SETUP: Any = Function.setup_context
 
 
 def applied(function: Any) -> type[Function] | None:
-    """The class whose `apply` a function is."""
+    """Return the autograd.Function class if `function` is its `apply`; else None."""
     if not isinstance(function, MethodType) or function.__func__ is not _APPLY:
         return None
     owner: Any = function.__self__
@@ -58,7 +59,7 @@ def applied(function: Any) -> type[Function] | None:
 
 
 def apply(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any], traced: Traced) -> Any:
-    """The result of `kind.apply(*args, **kwargs)`."""
+    """Return the result of `kind.apply(*args, **kwargs)`."""
     has_setup = kind.setup_context is not _NO_SETUP
     if has_setup:
         bound = inspect.signature(kind.forward).bind(*args, **kwargs)
@@ -83,7 +84,7 @@ def apply(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any], traced: Trac
 
 
 class _Context(FunctionCtx):
-    """What `forward` and `setup_context` are given as `ctx`."""
+    """The `ctx` argument of `forward` and `setup_context`."""
 
     dirty_tensors: tuple[Any, ...] = ()
 
@@ -107,8 +108,8 @@ def _is_among(value: Any, others: Any) -> bool:
     return any(value is other for other in others)
 
 
-# ---- `functools.singledispatch`, which looks at the class of an argument. A traced number is of
-# the class of Python that it stands for.
+# ---- `functools.singledispatch`: dispatches on the class of an argument; a traced number has its
+# eager class.
 
 
 @functools.singledispatch
@@ -125,7 +126,7 @@ _OF_METHODS = getattr(_Holder().method, "__code__", None)
 
 
 def implementation(function: FunctionType, args: tuple[Any, ...]) -> Any:
-    """The function that a call goes to; None where it does not depend on a class."""
+    """Return the function that single dispatch chooses; None if the call is no single dispatch."""
     code = function.__code__
     if not args or code not in (_OF_FUNCTIONS, _OF_METHODS):
         return None
@@ -138,12 +139,11 @@ def implementation(function: FunctionType, args: tuple[Any, ...]) -> Any:
     return held["self"].dispatcher.dispatch(kind).__get__(held["obj"], held["cls"])
 
 
-# ---- Python functions that return another value at each call, or act on the world outside.
+# ---- Python functions that return another value at each call, or act on the outside world.
 #
-# A capture would call random numbers and clocks once, and every later run of the program would find
-# the value of that first call. So calling one is a CaptureError, and so is what writes files, puts
-# into queues or starts processes. What is printed, warned of or logged goes into a journal
-# (`effects.py`).
+# A capture would call a random generator or a clock once, and every later run would reuse that
+# value. So calling one is a CaptureError, as is writing files, using queues or starting processes.
+# Printing, warnings and logs are journalled (`effects.py`).
 
 
 _CLOCKS: frozenset[Any] = frozenset(
@@ -162,7 +162,7 @@ _NOW = ("now", "utcnow", "today")
 
 
 def check_repeatable(function: Any) -> None:
-    """Fail for a function whose next call gives another value than this one."""
+    """Fail for a function whose next call returns another value."""
     owner = getattr(function, "__self__", None)
     name = getattr(function, "__name__", "")
     is_of_numpy = type(owner).__module__.startswith("numpy.random")
@@ -185,24 +185,24 @@ _OF_FRAMES: frozenset[Any] = frozenset(
 
 
 def check_frames(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Fails for a function that looks at the frames of the user's code, which are others while it
-    is captured."""
+    """Fail for a function that inspects the frames of the user's code, which differ during a
+    capture."""
     if _is_one_of(function, _OF_FRAMES):
         fail(
-            f"'{function.__name__}' looks at frames, which are others while capturing",
+            f"'{function.__name__}' looks at frames, which differ while capturing",
             "compile with fallback=True",
         )
     if not (function is eval or function is exec) or len(args) != 1 or kwargs:
         return
     code = args[0]
-    if issubclass(type(code), str):  # texts of traced numbers are refused by what is called
+    if issubclass(type(code), str):  # eval and exec themselves refuse texts of traced numbers
         try:
             code = compile(code.strip(), "<string>", function.__name__)
         except SyntaxError:
             return  # the call raises it
     if isinstance(code, CodeType) and not names_read(code).globals <= vars(builtins).keys():
         fail(
-            f"{function.__name__}() is called with a text that has variables",
+            f"{function.__name__}() is called with a text that uses variables",
             "give it a dict of the variables, or write the expression itself",
         )
 
@@ -224,10 +224,11 @@ _WRITERS: frozenset[Any] = frozenset(
         *(getattr(os, name) for name in _OF_OS if hasattr(os, name)),
     )
 )
-"""Functions that do something which later runs would not do again."""
+"""Functions with an outside effect that later runs would not repeat."""
 _DIFFERENTIATE: frozenset[Any] = frozenset((torch.autograd.grad, torch.autograd.backward))
 _CUT: frozenset[Any] = frozenset((open, torch.load, np.load))
-"""Functions that may be called while capturing, but are cut where statements run in Python."""
+"""Functions allowed in a fully compiled function, but run in Python where statements may be cut
+out."""
 _WRITING_MODULES = frozenset(
     (
         "_queue", "_socket", "_sqlite3", "multiprocessing", "queue", "shutil", "socket", "sqlite3",
@@ -238,10 +239,10 @@ _CUT_MODULES = _WRITING_MODULES | {"_csv", "_pickle", "csv", "pickle", "threadin
 
 
 def check_harmless(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Fail for a function that changes the world outside of the program, where statements may run
-    in Python also for one that reads; and for gradients."""
+    """Fail for a function that changes the outside world, or that computes gradients. Where
+    statements may run in Python, also for one that only reads files."""
     name = getattr(function, "__name__", type(function).__name__)
-    is_cut = tracer().surroundings is not Surroundings.COMPILED
+    is_cut = tracer().surroundings is not Caller.COMPILED
     owner = getattr(function, "__self__", None)
     of_tensor = isinstance(owner, torch.Tensor)
     if (
@@ -250,7 +251,7 @@ def check_harmless(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, An
         or (of_tensor and is_cut and name == "requires_grad_" and torch.is_grad_enabled())
     ):
         fail(
-            f"'{name}' is about gradients, which programs do not compute",
+            f"'{name}' needs gradients, which programs do not compute",
             "use torch.func.grad, or call it outside of the compiled function",
         )
     acts = _writes(function, name, args, kwargs)
@@ -264,7 +265,7 @@ def check_harmless(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, An
 
 
 def _writes(function: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call changes a file, a queue or another process."""
+    """Return True if a call changes a file, a queue or another process."""
     if function is open:
         mode = args[1] if len(args) > 1 else kwargs.get("mode")
         return isinstance(mode, str) and not {*"wax+"}.isdisjoint(mode)
@@ -282,7 +283,7 @@ def _writes(function: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str
 
 
 def _uses_files(function: Any) -> bool:
-    """Whether a call uses a file or something of a module that acts."""
+    """Return True if a call uses a file, or a module with outside effects."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, io.IOBase):
         return _is_shared_file(owner)
@@ -290,7 +291,7 @@ def _uses_files(function: Any) -> bool:
 
 
 def _is_shared_file(owner: Any) -> bool:
-    """Whether a file is more than a text in memory that the function has made."""
+    """Return True unless the file is an in-memory buffer that the function has made."""
     is_text = isinstance(owner, io.StringIO | io.BytesIO)
     return not is_text or tracer().heap.knows(owner)
 
@@ -309,15 +310,15 @@ def _is_one_of(function: Any, functions: frozenset[Any]) -> bool:
         return False
 
 
-# ---- Entries of dicts that the run may lack: those that one arm of a traced branch has added.
+# ---- Entries of dicts that may be missing at run time: one arm of a traced branch added them.
 #
-# Such an entry is a value that is one of several, among them UNDEFINED. What looks at a single
-# entry, or passes it on as a keyword argument, finds a default in the place of that.
+# Such an entry is an Either with UNDEFINED among its options. Code that reads a single entry, or
+# passes it as a keyword argument, gets a default in place of UNDEFINED.
 
 
 def with_defaults(function: types.FunctionType, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of a call `function(**entries)`, with the defaults of parameters in the
-    place of entries that are missing."""
+    """Return the keyword arguments of `function(**entries)` with parameter defaults in place of
+    missing entries."""
     missing = [name for name, item in kwargs.items() if may_be_missing(item)]
     if not missing:
         return kwargs
@@ -331,8 +332,8 @@ def with_defaults(function: types.FunctionType, kwargs: dict[str, Any]) -> dict[
 
 
 def method(function: Any, args: tuple[Any, ...]) -> Any:
-    """The result of a dict's method that looks at one entry, where some may be missing; else
-    NotImplemented."""
+    """Return the result of a dict method that reads one entry, if some entries may be missing;
+    else NotImplemented."""
     owner: Any = getattr(function, "__self__", None)
     if not lacks_entries(owner) or function.__name__ not in _METHODS or not args:
         return NotImplemented

@@ -1,4 +1,4 @@
-"""Functions that rewritten statements call: `with`, `match`, and `raise` inside of `try`."""
+"""Functions called by rewritten statements: `with`, `match`, and `raise` inside of `try`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.raises import shows_values
 from stretto.frontends.python.values.state import TracedList
 
-# ---- `with` in the user's code, where its context may handle what is raised inside.
+# ---- `with` in the user's code, if its context may handle exceptions raised inside.
 #
-# Such a context is like a `try` with handlers: what may be raised depending on the run is refused
-# inside of it (`tracing/frames.py`). Others, as torch's own, are as in Python.
+# Such a context is like a `try` with handlers: exceptions that depend on the run are refused inside
+# of it (`tracing/frames.py`). Other contexts, such as torch's, work as in Python.
 
 
 _EVERY = (BaseException,)
@@ -35,7 +35,7 @@ _OF_GENERATORS = contextlib._GeneratorContextManager  # pyright: ignore[reportPr
 
 @dataclass(eq=False, slots=True)
 class Handling:
-    """A context that may handle exceptions of the classes."""
+    """A context that may handle exceptions of `classes`."""
 
     context: Any
     classes: ErrorClasses
@@ -52,8 +52,8 @@ class Handling:
 
 
 def context(value: Any, notes: bool = False) -> Any:
-    """The context of a `with`. notes: exceptions inside are noted for a `try` around it in place
-    of being raised, so that the context does not see them."""
+    """Return the context of a `with`. notes: exceptions inside are noted for an enclosing `try`
+    instead of being raised, so that the context does not see them."""
     classes = () if active() is None else _handled(value)
     if not classes:
         return value
@@ -67,7 +67,7 @@ def context(value: Any, notes: bool = False) -> Any:
 
 
 def _handled(context: Any) -> ErrorClasses:
-    """The classes of exceptions that a context may handle, as far as that is known."""
+    """Return the exception classes that a context may handle, as far as they are known."""
     match context:
         case contextlib.suppress():
             classes: Any = context._exceptions  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportAttributeAccessIssue]
@@ -85,7 +85,7 @@ def _handled(context: Any) -> ErrorClasses:
 
 @cache
 def _has_handlers(code: CodeType) -> bool:
-    """True if code has an `except`, with a class or for all of them, or names `suppress`."""
+    """Return True if code has an `except` clause, or names `suppress`."""
     names = [step.opname for step in dis.get_instructions(code)]
     bare = ("PUSH_EXC_INFO", "POP_TOP") in itertools.pairwise(names)
     return bare or "CHECK_EXC_MATCH" in names or "suppress" in code.co_names
@@ -93,7 +93,7 @@ def _has_handlers(code: CodeType) -> bool:
 
 @cache
 def _may_return_true(code: CodeType) -> bool:
-    """False if all that code returns is the constant None or False."""
+    """Return False if code returns nothing but the constants None and False."""
     steps = list(dis.get_instructions(code))
     returned = [one for one, step in itertools.pairwise(steps) if step.opname == "RETURN_VALUE"]
     returned += [step for step in steps if step.opname == "RETURN_CONST"]
@@ -101,36 +101,41 @@ def _may_return_true(code: CodeType) -> bool:
     return constants != returned or any(one.argval not in (None, False) for one in constants)
 
 
-# ---- What patterns of `match` ask of their subject: called by rewritten code
+# ---- Tests that `match` patterns make on their subject: called by rewritten code
 # (`source/desugar.py`).
 
 
 _SEQUENCE, _MAPPING = 1 << 5, 1 << 6
-"""The flags of classes whose objects match patterns of sequences, and of mappings."""
+"""Type flags of classes whose objects match sequence patterns, and mapping patterns."""
 _MATCHES_ITSELF = 1 << 22
-"""The flag of classes like int and str, whose only positional pattern is for the object itself."""
+"""Type flag of classes such as int and str, whose single positional pattern matches the object
+itself."""
 
 
 def length(value: Any) -> Any:
+    """Return the length of a subject, for a sequence pattern."""
     return call(len, value)
 
 
 def is_sequence(value: Any) -> Any:
+    """Return True, or a traced flag, if a sequence pattern may match the value."""
     if isinstance(value, Either):
-        return branches.use(value, is_sequence)
+        return branches.for_each_option(value, is_sequence)
     if isinstance(value, TracedList | Indexed):
         return not isinstance(value, Iterated)
     return bool(type(value).__flags__ & _SEQUENCE)
 
 
 def is_mapping(value: Any) -> Any:
+    """Return True, or a traced flag, if a mapping pattern may match the value."""
     if isinstance(value, Either):
-        return branches.use(value, is_mapping)
+        return branches.for_each_option(value, is_mapping)
     return bool(type(value).__flags__ & _MAPPING)
 
 
 def is_instance(value: Any, kind: Any, positional: int) -> Any:
-    """`isinstance(value, kind)`. positional: how many patterns without a name there are."""
+    """`isinstance(value, kind)` in a class pattern. positional: number of positional sub-patterns.
+    Raises TypeError if there are too many."""
     if not isinstance(kind, type):
         raise TypeError("called match pattern must be a class")
     found = call(isinstance, value, kind)
@@ -144,7 +149,7 @@ def is_instance(value: Any, kind: Any, positional: int) -> Any:
 
 
 def _names(kind: type) -> tuple[Any, ...]:
-    """The attributes that positional patterns are for; None for the object itself."""
+    """Return the attributes that positional patterns match; an item None is the object itself."""
     names = getattr(kind, "__match_args__", None)
     if names is not None and type(names) is not tuple:
         found = f"(got {type(names).__name__})"
@@ -165,36 +170,38 @@ def _name(kind: type, place: int | str) -> str | None:
 
 
 def has_part(value: Any, kind: type, place: int | str) -> Any:
+    """Return True, or a traced flag, if the value has the attribute of a sub-pattern."""
     name = _name(kind, place)
     return True if name is None else call(hasattr, value, name)
 
 
 def part(value: Any, kind: type, place: int | str) -> Any:
-    """What the pattern at a position, or of an attribute, is compared with."""
+    """Return the value that a sub-pattern (a position or an attribute name) is matched with."""
     name = _name(kind, place)
     return value if name is None else call(getattr, value, name)
 
 
 def between(value: Any, before: int, after: int) -> list[Any]:
-    """The items of a sequence without the first and last ones, of which these are the numbers."""
+    """Return the items of a sequence without the first `before` and the last `after`."""
     places = range(before, len(value) - after)
     return [Hooks.staging.getitem(value, place) for place in places]
 
 
 def rest(value: Any, *keys: Any) -> dict[Any, Any]:
+    """Return the entries of a mapping without `keys`: what `**rest` in a pattern binds."""
     return {key: item for key, item in value.items() if key not in keys}
 
 
-# ---- Exceptions that rewritten code notes in place of raising them (`source/jumps.py`).
+# ---- Exceptions that rewritten code notes instead of raising (`source/jumps.py`).
 
 
 END = "the end of an iterator"
-"""What an iterator that has no more items gives."""
+"""Result of advancing an iterator that has no more items."""
 
 
 def raised(value: Any, *cause: Any) -> Any:
-    """The exception that `raise value from cause` raises. Equal ones are one object, so that loops
-    know it again."""
+    """Return the exception that `raise value from cause` raises. Equal ones are one object, so
+    that loops recognise them."""
     value = error(value)
     if isinstance(value, Either):
         return value
@@ -213,29 +220,31 @@ def raised(value: Any, *cause: Any) -> Any:
 
 
 def ends_by_jumping() -> None:
-    """Fails before a `try` whose `finally` jumps, which ends whatever was on its way."""
+    """Fail for a `try` whose `finally` jumps, which would discard the exception or jump in
+    progress."""
     if active() is not None:
         fail(
             "a `finally` ends in return, break or continue",
-            "put it behind the try, or compile with fallback=True",
+            "put it after the try, or compile with fallback=True",
         )
 
 
 def is_caught(noted: Any, handled: Any) -> Any:
-    """Whether a handler for a class, or several ones, is for the exception."""
+    """Return True, or a traced flag, if a handler of class(es) `handled` catches the noted
+    exception."""
     return call(isinstance, error(noted), handled)
 
 
 def error(noted: Any) -> Any:
-    """The exception that was noted, where one was."""
+    """Return the noted exception, without the option that there is none."""
     return _without(noted, None)
 
 
 def throw(noted: Any) -> NoReturn:
-    """Raises an exception that no handler was for."""
+    """Raise a noted exception that no handler caught."""
     found = error(noted)
     if isinstance(found, Either):
-        branches.use(found, throw)
+        branches.for_each_option(found, throw)
     if not isinstance(found, BaseException):
         fail(
             "which exception is raised here depends on a tensor",
@@ -245,16 +254,21 @@ def throw(noted: Any) -> NoReturn:
 
 
 def advanced(function: Any, iterator: Any) -> Any:
-    """`next(iterator)`, or END."""
+    """`next(iterator)`, or END if there are no more items."""
     return call(function, iterator, END) if function is next else call(function, iterator)
 
 
 def is_end(item: Any) -> Any:
-    return branches.which(item, lambda x: x is END) if isinstance(item, Either) else item is END
+    """Return True, or a traced flag, if an advanced iterator has ended."""
+    return (
+        branches.flag_of_options(item, lambda x: x is END)
+        if isinstance(item, Either)
+        else item is END
+    )
 
 
 def item(found: Any) -> Any:
-    """The item that an iterator gave, where it has not ended."""
+    """Return the item of an advanced iterator, without the option that it ended."""
     return _without(found, END)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from stretto.frontends.python.lists import operations
-from stretto.frontends.python.lists.iterators import Iterating
+from stretto.frontends.python.lists.iterators import TracedIterator
 from stretto.frontends.python.source.rewrite import is_user_function
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
@@ -25,10 +25,10 @@ from stretto.frontends.python.values.state import TracedList
 from stretto.frontends.python.values.texts import (
     Applied,
     Formatted,
-    FromRun,
-    OfText,
     Percent,
+    RunValue,
     Shown,
+    TextCall,
     TextOf,
     TextPart,
     TracedText,
@@ -54,7 +54,7 @@ _MAKES_TEXT = frozenset(
         "strip", "swapcase", "title", "translate", "upper", "zfill",
     )
 )  # fmt: skip
-"""Methods of texts that give a text and raise nothing for arguments of the right classes."""
+"""Methods of texts that return a text and raise nothing for arguments of the right classes."""
 _PERCENT = re.compile(r"%(?:\((\w+)\))?([#0\- +]*\d*(?:\.\d+)?)[hlL]?([a-zA-Z%])|%")
 
 
@@ -70,14 +70,14 @@ class TextMethod:
 
 
 def _by_method(text: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result of a method of a text. Where that is NotImplemented, the operator asks the other
-    operand."""
+    """Return the result of a text's method. If that is NotImplemented, the operator tries the
+    other operand."""
     made = getattr(text, name)(*args, **kwargs)
     return getattr(operator, name)(text, *args) if made is NotImplemented else made
 
 
 def of_text(text: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-    """A method of a traced text."""
+    """Call a method of a traced text."""
     are_known = not kwargs and not any(map(is_shown_late, args))
     if name in _MAKES_TEXT and are_known:
         return _made_by(text, name, args)
@@ -102,11 +102,12 @@ def of_text(text: Any, name: str, *args: Any, **kwargs: Any) -> Any:
 def _made_by(text: Any, name: str, args: tuple[Any, ...]) -> Any:
     getattr("", name)(*args)  # raises what the method raises for such arguments
     values = values_of(text)
-    return made_text([Shown(OfText(name, args, pieces_of(text)), len(values))], values)
+    return made_text([Shown(TextCall(name, args, pieces_of(text)), len(values))], values)
 
 
 def _has_affix(text: Any, affix: str, *, at_end: bool) -> bool | None:
-    """Whether the text begins or ends with an affix, where its known parts decide that."""
+    """Return True if the text begins or ends with an affix; None if its known parts do not decide
+    that."""
     pieces = pieces_of(text)
     edge = pieces[-1 if at_end else 0]
     if not isinstance(edge, str):
@@ -121,7 +122,7 @@ def _has_affix(text: Any, affix: str, *, at_end: bool) -> bool | None:
 
 
 def _has_number(piece: Shown, values: tuple[Any, ...], affix: str, *, at_end: bool) -> bool | None:
-    """The same where the text begins or ends with an integer."""
+    """The same if the text begins or ends with a traced integer."""
     value = values[-1 if at_end else 0]
     if piece.show != Formatted() or number_kind(value) is not int or not affix:
         return None if affix else True
@@ -132,7 +133,8 @@ _MOST_FLAGS = 3
 
 
 def _for_each_flag(text: Any, use: Callable[[Any], Any]) -> Any:
-    """What `use` makes of a text that shows nothing but a few bools: a branch for each."""
+    """Apply `use` to a text whose traced parts are at most three bools, with a branch for each;
+    UNDEFINED for other texts."""
     values = values_of(text)
     are_flags = all(is_number(value) and value.dtype == torch.bool for value in values)
     if not are_flags or len(values) > _MOST_FLAGS:
@@ -155,7 +157,7 @@ def _with_flags(text: Any, left: list[Any], known: list[bool], use: Callable[[An
 
 
 def shown(value: Any, function: Callable[[Any], str]) -> Any:
-    """`function(value)`, where it is `str`, `repr` or `ascii`."""
+    """`function(value)`, where `function` is `str`, `repr` or `ascii`."""
     conversion = ord("s" if function is str else "r" if function is repr else "a")
     if isinstance(value, TracedList):
         return _applied(function, operations.copied(value))
@@ -182,7 +184,7 @@ def _text_of_size(dims: list[int]) -> str:
 
 
 def _applied(function: Callable[..., str], value: Any, **options: Any) -> Any:
-    """A function of a structure of containers with traced values in it."""
+    """Return the text that a function makes, in the run, of containers with traced values."""
     filled, values = given(value, _form_of)
     show = Applied(function, filled, tuple(options.items()))
     return made_text([Shown(show, len(values))], values)
@@ -190,7 +192,7 @@ def _applied(function: Callable[..., str], value: Any, **options: Any) -> Any:
 
 def _form_of(leaf: Any) -> tuple[Any, Any]:
     if isinstance(leaf, TracedList):
-        return FromRun(), [operations.copied(leaf)]
+        return RunValue(), [operations.copied(leaf)]
     if isinstance(leaf, torch.Size):
         leaf = torch.Size([int(dim) for dim in leaf])
     return form_of(leaf)
@@ -228,7 +230,7 @@ def _dumps(value: Any, **options: Any) -> Any:
 
 
 def percent(form: Any, values: Any) -> Any:
-    """`form % values`."""
+    """`form % values`, with traced values among them."""
     given = values if isinstance(values, tuple) else (values,)
     named = values if isinstance(values, dict) else {}
     if not isinstance(form, str) or not any(map(_needs_late, (*given, *named.values()))):
@@ -273,7 +275,7 @@ def _by_percent(flags: str, kind: str, value: Any) -> Any:
 
 
 def str_method(function: Any) -> Rule | None:
-    """A method of a text that is known."""
+    """Return the rule for a method of a known text, or None."""
     text, name = function.__self__, function.__name__
     if name == "join":
         return lambda items: _joined(text, items)
@@ -283,7 +285,7 @@ def str_method(function: Any) -> Rule | None:
 
 
 def _joined(text: str, items: Any) -> Any:
-    if isinstance(items, GeneratorType | Iterating):
+    if isinstance(items, GeneratorType | TracedIterator):
         items = list(items)
     is_late = isinstance(items, list | tuple) and any(map(is_text, items))
     return joined_texts(text, items) if is_late else text.join(items)

@@ -1,4 +1,4 @@
-"""Functions of torch that call functions or layers: they are called as code of the user is."""
+"""torch functions that call functions or layers: these are called like user code."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from stretto.frontends.python.tracing.tracer import tracer
 
 # ---- torch's operators with functions as operands: `cond`, `while_loop`, `map` and `scan`.
 #
-# They become branches and loops. The functions named after them are for programs that call the
-# public functions of torch; the others take what torch's graphs have in their place, where trees of
-# tensors are flat.
+# They become branches and loops. The functions named after them take the arguments of torch's
+# public functions; the others take those of the operators in torch's graphs, where trees of tensors
+# are flat.
 
 
 def cond(pred: Any, true_fn: Any, false_fn: Any, operands: Sequence[Any] = ()) -> Any:
+    """`torch.cond` as a branch."""
     given = tuple(operands)
     return stage_ifexp(
         pred, lambda: Hooks.call(true_fn, *given), lambda: Hooks.call(false_fn, *given)
@@ -37,6 +38,7 @@ def cond(pred: Any, true_fn: Any, false_fn: Any, operands: Sequence[Any] = ()) -
 
 
 def while_loop(cond_fn: Any, body_fn: Any, carried_inputs: Any, additional_inputs: Any = ()) -> Any:
+    """`torch.while_loop` as a loop of the Program."""
     values = tuple(carried_inputs)
     extra = tuple(additional_inputs)
 
@@ -54,12 +56,12 @@ def while_loop(cond_fn: Any, body_fn: Any, carried_inputs: Any, additional_input
         stage_while(frame, test, body, ("values",), (_code_of(cond_fn), _code_of(body_fn)))
     finally:
         tracer().frames.remove(frame)
-    # torch clones what came in where no round runs, and refuses a body that returns it
+    # torch clones the inputs if no iteration runs, and refuses a body that returns its inputs
     return pytree.tree_map_only(torch.Tensor, torch.clone, values)
 
 
 def _code_of(function: Any) -> Hashable:
-    """What tells a function from others also where it is made anew in each round of a loop."""
+    """Return a key that identifies a function even if each iteration of a loop makes it anew."""
     if isinstance(function, partial):
         return _code_of(function.func)
     if isinstance(function, torch.nn.Module):
@@ -69,7 +71,7 @@ def _code_of(function: Any) -> Hashable:
 
 
 def map_rows(f: Any, xs: Any, *args: Any) -> Any:
-    """`f` of each row of tensors, the results stacked."""
+    """`map` of torch: apply `f` to each row of the tensors and stack the results."""
     tensors, spec = pytree.tree_flatten(xs)
     if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         raise RuntimeError(f"Mapped xs can only consist of tensors. Got xs {tensors}.")
@@ -93,7 +95,7 @@ def map_rows(f: Any, xs: Any, *args: Any) -> Any:
 
 
 def map_flat(f: Any, xs: Sequence[Any], args: Sequence[Any] = ()) -> Any:
-    """The operator that `map` is in a graph."""
+    """The operator that `map` becomes in a graph."""
 
     def step(*row: Any) -> Any:
         return (), tuple(Hooks.call(f, *row, *args))
@@ -102,7 +104,8 @@ def map_flat(f: Any, xs: Sequence[Any], args: Sequence[Any] = ()) -> Any:
 
 
 def scan(combine_fn: Any, init: Any, xs: Any, *, dim: int = 0, reverse: bool = False) -> Any:
-    """`combine_fn` of a carried tree and each row of the tensors in `xs`, in order."""
+    """`scan` of torch: apply `combine_fn` to a carried tree and each row of the tensors in `xs`,
+    in order."""
     carried, carried_spec = pytree.tree_flatten(init)
     tensors, spec = pytree.tree_flatten(xs)
     if not tensors:
@@ -135,15 +138,15 @@ def scan(combine_fn: Any, init: Any, xs: Any, *, dim: int = 0, reverse: bool = F
 
 @cache
 def _scan_moves_back() -> bool:
-    """Whether this version of torch puts the results of a scan along `dim`; older ones put them
-    along the first dim."""
+    """Return True if this version of torch puts the results of a scan along `dim`; older ones use
+    dim 0."""
     return inspect.getsource(torch_scan).count("movedim") > 1
 
 
 def scan_flat(
     combine_fn: Any, init: Sequence[Any], xs: Sequence[Any], additional_inputs: Sequence[Any] = ()
 ) -> Any:
-    """The operator that `scan` is in a graph."""
+    """The operator that `scan` becomes in a graph."""
     carried, extra = tuple(init), tuple(additional_inputs)
 
     def step(*values: Any) -> Any:
@@ -155,14 +158,15 @@ def scan_flat(
 
 
 Step = Callable[..., tuple[tuple[Any, ...], tuple[Any, ...]]]
-"""From the carried values and a row of each tensor to the next carried values and a row of each
+"""Maps the carried values and a row of each tensor to the next carried values and a row of each
 result."""
 
 
 def _over_rows(
     step: Step, carried: tuple[Any, ...], tensors: tuple[torch.Tensor, ...]
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The carried values after the last row, and the results stacked."""
+    """Run `step` over the rows in a loop. Returns the last carried values, and the results
+    stacked."""
     with tracer().transaction() as take_back:
         _, made = step(*carried, *(tensor[0] for tensor in tensors))
         count = len(made)
@@ -172,7 +176,8 @@ def _over_rows(
 
 
 def _loop(step: Any, carried: Any, tensors: Any, results: Any) -> Any:
-    """This is traced like a function of the user, so its loop is one of the program."""
+    """The loop of `_over_rows`. It is traced like a user function, so it becomes a loop of the
+    Program."""
     for row in range(len(tensors[0])):
         carried, made = step(*carried, *[tensor[row] for tensor in tensors])
         for number in range(len(results)):
@@ -181,7 +186,8 @@ def _loop(step: Any, carried: Any, tensors: Any, results: Any) -> Any:
 
 
 def _inner(position: int) -> Callable[..., Any]:
-    """An operator that only calls the function at this position, with what follows it."""
+    """Return a rule for an operator that only calls the function at a position with the arguments
+    after it."""
     return lambda *args, **kwargs: Hooks.call(args[position], *args[position + 1 :])
 
 
@@ -213,36 +219,35 @@ _RULES: dict[str, Callable[..., Any]] = {
     "wrap_with_autocast": _under_autocast,
     "wrap_with_set_grad_enabled": _under_grad_mode,
 }
-"""What graphs have in place of the functions, and around a part of a graph."""
+"""Operators of torch's graphs that call functions, by name, with their rules."""
 
 OPERATORS: dict[Any, Callable[..., Any]] = {
     found: rule
     for name, rule in _RULES.items()
     if (found := getattr(torch.ops.higher_order, name, None)) is not None
 }
-"""Those of `_RULES` that this version of torch has."""
+"""The operators of `_RULES` that this version of torch has."""
 
 
-# ---- torch's transformers: their layers are called as code of the user would call them.
+# ---- torch's transformers: their layers are called like user code.
 #
-# So a layer may be a class of the user, and what torch decides by the content of a mask is not
-# asked. Eager PyTorch drops the padding of sequences where it can ("nested tensors"), so that its
-# encoder gives zeros there; so does a captured one. Where eager takes a fused kernel, which gives
-# NaN for a row of which all keys are masked, so does a captured program.
+# So a layer may be a user class, and torch's checks of the content of a mask are skipped. The
+# results are eager's: where eager drops the padding of sequences ("nested tensors"), the encoder
+# gives zeros there; where eager takes a fused kernel, a row with all keys masked gives NaN.
 
 
 # pyright: reportPrivateUsage=false
-# what torch's modules ask of themselves has no public names
+# the attributes of torch's modules that decide about fast paths are private
 
 
 def _staged(forward: Any) -> Callable[..., Any]:
-    """A function of torch, traced as one of the user."""
+    """Return a rule that traces a torch function like a user function."""
     return lambda *args, **kwargs: rewritten(forward)(*args, **kwargs)
 
 
 def _is_causal(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
-    """Whether to take a mask for a causal one unseen. By itself torch would look at its content,
-    only to take a faster kernel."""
+    """Return True if the caller declares a mask causal. torch would otherwise read its content,
+    only to choose a faster kernel."""
     return is_causal is True
 
 
@@ -298,7 +303,7 @@ _ARGUMENTS = (
 
 
 def _is_fused(attention: nn.MultiheadAttention, x: Tensor, weights: Iterable[Tensor]) -> bool:
-    """What the layers ask before they call their fused kernels."""
+    """Return True under the conditions on which the layers call their fused kernels."""
     state = tracer()
     state.names_read.add("is_grad_enabled")
     if not state.fast_path or x.dim() != 3 or attention.training or torch.is_autocast_enabled():
@@ -324,7 +329,8 @@ def _rows_of_nan(wanted: bool) -> Generator[None]:
 
 
 def _drops_padding(encoder: nn.TransformerEncoder, src: Tensor) -> bool:
-    """What `nn.TransformerEncoder.forward` asks, but for the content of the mask."""
+    """Return True under the conditions of `nn.TransformerEncoder.forward` for dropping padding,
+    except for the content of the mask."""
     state, first = tracer(), encoder.layers[0]
     state.names_read.add("is_grad_enabled")
     wanted = getattr(encoder, "use_nested_tensor", False) and not first.training

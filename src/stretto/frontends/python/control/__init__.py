@@ -1,7 +1,8 @@
 """Branches and loops on traced values.
 
-Each arm or body is traced in a region of its own, with the Python state put back afterwards.
-`join` merges the states that two arms leave behind, `carry` finds what a loop carries from round
-to round (`carried_options` for slots that hold several kinds of things), `branches` and `loops`
-emit the ops. `learned` keeps what tracing a loop has found out for the next time.
+Each arm or body is traced in its own region, and the Python state is restored afterwards.
+`join` merges the states at the ends of two arms; `carry` finds the state that a loop carries
+from one iteration to the next (`carried_options` for slots that hold several kinds of values);
+`branches` and `loops` emit the ops. `learned` records the results of tracing a loop for the
+next time that it is traced; `settled` handles branches of which a program has one arm only.
 """

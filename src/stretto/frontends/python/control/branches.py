@@ -49,14 +49,14 @@ from stretto.ops.properties import properties, stay_reason
 
 # ---- Conditions on sizes that are branches of the program.
 #
-# `if x.shape[0] > 8` is a guard as long as all calls answer it alike. Once calls have been seen
-# to go both ways, one program has both arms, and decides by the sizes of each call. A line of
-# which that cannot be captured, or whose arms leave things of different kinds, so that all that
-# follows would be captured twice, asks for a guard again.
+# `if x.shape[0] > 8` is a guard as long as all calls answer it alike. Once calls have been seen to
+# go both ways, one program has both arms and decides by the sizes of each call. The line falls back
+# to a guard if that cannot be captured, or if its arms leave values of different kinds, so that all
+# code after it would be captured twice.
 
 
-def divided(condition: Any) -> torch.SymBool | None:
-    """The condition, if it is one on sizes of the call that is to be a branch of the program."""
+def branching_condition(condition: Any) -> torch.SymBool | None:
+    """Return the condition, if it is one on sizes of the call that becomes a branch; else None."""
     if not isinstance(condition, torch.SymBool | torch.SymInt) or active() is None:
         return None
     if not condition.node.has_hint():
@@ -73,8 +73,9 @@ def divided(condition: Any) -> torch.SymBool | None:
 
 
 def staged(condition: Any) -> Any:
-    """A traced flag for a condition on sizes that is to be a branch; else the condition itself."""
-    found = divided(condition)
+    """Return a traced flag for a condition on sizes that is to be a branch; else the condition
+    itself."""
+    found = branching_condition(condition)
     if found is None:
         return condition
     state, place = tracer(), user_location()
@@ -87,8 +88,8 @@ def staged(condition: Any) -> Any:
 
 
 def as_flag(value: Any) -> Any:
-    """A bool, or a traced flag, in the place of a condition on sizes that is more than tested: it
-    may be stored, compared, or asked for its type."""
+    """Replace a condition on sizes that may be stored, compared or asked for its type by a bool or
+    a traced flag."""
     if not isinstance(value, torch.SymBool):
         return value
     found = staged(plain(value))
@@ -96,8 +97,9 @@ def as_flag(value: Any) -> Any:
 
 
 @contextmanager
-def branching(flag: Value) -> Generator[bool]:
-    """Around both arms of a branch on a flag. Gives whether that says something of sizes."""
+def both_arms_context(flag: Value) -> Generator[bool]:
+    """Context of both arms of a branch on a flag. Yields True if the flag implies conditions on
+    sizes."""
     state = tracer()
     found = [*implied(flag, True), *implied(flag, False)] if state.size_flags else []
     places = [state.size_flags[item][1] for item in found if item in state.size_flags]
@@ -108,8 +110,8 @@ def branching(flag: Value) -> Generator[bool]:
 
 @contextmanager
 def size_arm(flag: Value, taken: bool) -> Generator[bool]:
-    """Around the arm of a branch that is run where the flag is as given. Gives whether that says
-    something of sizes."""
+    """Context of the arm that runs if the flag equals `taken`. Yields True if that implies
+    conditions on sizes."""
     state, path = tracer(), _path(flag, taken)
     if path is None:
         yield False
@@ -117,14 +119,14 @@ def size_arm(flag: Value, taken: bool) -> Generator[bool]:
     outlines = set(state.outlines)
     with state.sizes.calls.under(path) as was_seen:
         if not was_seen:
-            fail("no call goes this way whose sizes the guards allow", "pass other sizes")
+            fail("no sizes that the guards allow take this branch", "pass other sizes")
         yield True
     for key in state.outlines.keys() - outlines:  # they have guards of this arm
         del state.outlines[key]
 
 
 def _path(flag: Value, taken: bool) -> Any:
-    """What sizes are like where a flag is as given; None where it says nothing of them."""
+    """Return the condition on sizes implied by the flag being `taken`; None if there is none."""
     known = tracer().size_flags
     if not known:
         return None
@@ -136,9 +138,9 @@ def _path(flag: Value, taken: bool) -> Any:
     return reduce(sympy.And, found) if found else None
 
 
-def refuse_division(flag: Any) -> None:
-    """Stops the capture where what is one of several things, depending on a size, is used: each
-    use would be captured for each of them."""
+def refuse_size_dependent_kind(flag: Any) -> None:
+    """Fail if a value whose kind depends on a size is used: each use would be captured once per
+    kind."""
     state = tracer()
     if not state.size_flags or isinstance(flag, bool):
         return
@@ -147,14 +149,16 @@ def refuse_division(flag: Any) -> None:
     if places:
         state.sizes.calls.blamed = places[0]
         fail(
-            "what follows would be captured for each of two things of different kinds",
-            "let both arms leave the same kind of things",
+            "the code after this branch would be captured once for each of two kinds of values",
+            "let both arms leave the same kind of values",
         )
 
 
 def joint_condition(is_and: bool, first: Any, following: Callable[[], Any]) -> Any:
-    """`first and following()`, or with `or`, of conditions on sizes, as one such condition; None
-    where the second is another kind of value, or more than that has to be computed for it."""
+    """Return `first and following()` (or `or`) of conditions on sizes as one such condition.
+
+    None if the second is another kind of value, or computing it needs ops of the program.
+    """
     state = tracer()
     expression = first.node.expr if is_and else sympy.Not(first.node.expr)
     calls = state.sizes.calls
@@ -179,7 +183,7 @@ def joint_condition(is_and: bool, first: Any, following: Callable[[], Any]) -> A
 
 
 def _divides(expression: Any) -> bool:
-    """Whether an expression divides by a size, which may be 0."""
+    """Return True if an expression divides by a size, which may be 0."""
     return any(
         not part.args[1].is_number
         for part in sympy.preorder_traversal(expression)
@@ -190,13 +194,13 @@ def _divides(expression: Any) -> bool:
 Thunk = Callable[[], Any]
 
 
-def use(
+def for_each_option(
     value: Either,
     operation: Callable[[Any], Any],
     frame: CallFrame | None = None,
     live: frozenset[str] = frozenset(),
 ) -> Any:
-    """The result of `operation` for a value that is one of several: a branch on its flags."""
+    """Apply `operation` to a value that is one of several: a branch on its flags."""
     (flag, option), *rest = pairs = possible(value)
     if any(other is UNDEFINED for _, other in pairs):
         fail(
@@ -205,19 +209,19 @@ def use(
         )
     if not rest:
         return operation(option)
-    refuse_division(flag)
+    refuse_size_dependent_kind(flag)
     other = Either(*zip(*rest, strict=True))
     return branch(
         flag,
         lambda: operation(option),
-        lambda: use(other, operation, frame, live),
+        lambda: for_each_option(other, operation, frame, live),
         frame,
         live,
     )
 
 
-def which(value: Either, holds: Callable[[Any], bool]) -> Any:
-    """Whether the value is one of the options for which `holds`: a bool or a traced one."""
+def flag_of_options(value: Either, holds: Callable[[Any], bool]) -> Any:
+    """Return True, or a traced bool, if the value is an option for which `holds` is True."""
     pairs = possible(value)
     chosen = [flag for flag, option in pairs if holds(option)]
     if len(chosen) in (0, len(pairs)):
@@ -226,7 +230,7 @@ def which(value: Either, holds: Callable[[Any], bool]) -> Any:
 
 
 def merged(flags: Sequence[Any], options: Sequence[Any]) -> Any:
-    """A value that is one of several, with equal options as one."""
+    """Return a value that is one of several, with identical options merged."""
     kept, found = list[Any](), list[Any]()
     for flag, option in zip(flags, options, strict=True):
         at = next((n for n, other in enumerate(kept) if other is option), None)
@@ -239,7 +243,7 @@ def merged(flags: Sequence[Any], options: Sequence[Any]) -> Any:
 
 
 def is_traced(value: Any) -> bool:
-    """Whether the truth of `value` is known only at run time."""
+    """Return True if the truth of `value` is known only at run time."""
     if isinstance(value, Either):
         return True
     if isinstance(value, TracedList):
@@ -248,7 +252,7 @@ def is_traced(value: Any) -> bool:
 
 
 def truth(value: Any) -> bool:
-    """The truth of a value that is not traced."""
+    """Return the truth of a value that is not traced."""
     if isinstance(value, TracedTensor):
         return bool(known_value(value))
     if isinstance(value, TracedList):
@@ -259,9 +263,9 @@ def truth(value: Any) -> bool:
 
 
 def condition_of(value: Any) -> Value:
-    """The truth of a traced value as an IR flag."""
+    """Return the truth of a traced value as an IR flag."""
     if isinstance(value, Either):
-        value = use(value, lambda option: as_flag(stage_not(stage_not(option))))
+        value = for_each_option(value, lambda option: as_flag(stage_not(stage_not(option))))
         if isinstance(value, bool):
             return tracer().literal(value, FLAG.dtype)
     if isinstance(value, TracedList):
@@ -273,7 +277,7 @@ def condition_of(value: Any) -> Value:
 def stage_if(
     frame: CallFrame, condition: Any, then: Thunk, orelse: Thunk, live: tuple[str, ...]
 ) -> None:
-    """An `if` statement; `live` are the frame's variables read afterwards."""
+    """An `if` statement; `live` are the variables of the frame that are read afterwards."""
     condition = in_every_run(staged(tested(plain(condition))))
     if not is_traced(condition):
         (then if truth(condition) else orelse)()
@@ -288,12 +292,13 @@ def branch(
     frame: CallFrame | None = None,
     live: frozenset[str] = frozenset(),
 ) -> Any:
-    """Trace both arms; the joint result."""
+    """Trace both arms and return their joint result. `live`: variables of the frame read
+    afterwards."""
     flag = condition_of(condition)
     taken = settled(flag)
     if taken is not None:
         return then() if taken else orelse()
-    with branching(flag) as is_of_sizes:
+    with both_arms_context(flag) as is_of_sizes:
         return _both_arms(flag, then, orelse, frame, live, is_of_sizes=is_of_sizes)
 
 
@@ -306,6 +311,8 @@ def _both_arms(
     *,
     is_of_sizes: bool,
 ) -> Any:
+    """Trace both arms and join them, or continue with the only one that can be captured and does
+    not raise."""
     base = Snapshot.take()
     outcomes = list[ArmEnd | RaisingArm | UnknownResult]()
     for arm, other, taken in ((then, orelse, True), (orelse, then, False)):
@@ -342,8 +349,7 @@ def _both_arms(
 
 
 def _only(arm: Thunk, stop: CaptureSignal) -> Any:
-    """Traces the only arm that can be captured. If it raises, nothing is left of the branch but the
-    reason why the other one cannot."""
+    """Trace the only arm that can be captured. If it raises, report why the other one cannot be."""
     try:
         return arm()
     except Exception as error:
@@ -353,8 +359,7 @@ def _only(arm: Thunk, stop: CaptureSignal) -> Any:
 
 
 def _go_on(world: ArmEnd) -> Any:
-    """Continues after the only arm that reaches its end, as if that arm stood here without a
-    branch."""
+    """Continue after the only arm that reaches its end, as if there were no branch."""
     state = tracer()
     state.adopt(world.region)
     world.after.restore()
@@ -367,8 +372,8 @@ def _go_on(world: ArmEnd) -> Any:
 def _arm(
     base: Snapshot, arm: Thunk, flag: Value, taken: bool
 ) -> ArmEnd | RaisingArm | UnknownResult:
-    """Traces one arm from `base`. An arm that needs the result type of a recursion which is not
-    known yet is left out."""
+    """Trace one arm from `base`. Returns UnknownResult if the arm needs the result type of a
+    recursion that is not known yet."""
     base.restore()
     try:
         with (
@@ -379,7 +384,7 @@ def _arm(
             try:
                 result = arm()
             except Exception as error:
-                # torch's errors name the sizes that they are about: those of one call
+                # torch's errors contain the sizes of one call, so they cannot be raised for others
                 if not raises(error) or (decides_by_sizes and not is_of_user(error)):
                     raise
                 return stop_at(region, error)
@@ -399,7 +404,7 @@ def stage_ifexp(condition: Any, then: Thunk, orelse: Thunk) -> Any:
 
 
 def in_every_run(condition: Any) -> Any:
-    """A condition: a bool where a tensor has the same value in every run."""
+    """Return the condition as a bool if it is a tensor with the same value in every run."""
     if active() is None or not isinstance(condition, TracedTensor) or condition.numel() != 1:
         return condition
     found = evaluated(tracer().read(condition), _MOST_OPS_EVALUATED)
@@ -408,7 +413,7 @@ def in_every_run(condition: Any) -> Any:
 
 def stage_not(value: Any) -> Any:
     value = tested(plain(value))
-    of_sizes = divided(value)
+    of_sizes = branching_condition(value)
     if of_sizes is not None:
         return torch.sym_not(of_sizes)
     if active() is None or not is_traced(value):
@@ -417,12 +422,12 @@ def stage_not(value: Any) -> Any:
 
 
 def stage_and(first: Any, *rest: Thunk) -> Any:
-    """The truth of `first and rest[0]() and ...`, or what has this truth."""
+    """Return `first and rest[0]() and ...`, or another value of the same truth."""
     return _logical(True, first, rest, _is_flag)
 
 
 def stage_or(first: Any, *rest: Thunk) -> Any:
-    """The truth of `first or rest[0]() or ...`, or what has this truth."""
+    """Return `first or rest[0]() or ...`, or another value of the same truth."""
     return _logical(False, first, rest, _is_flag)
 
 
@@ -437,13 +442,13 @@ def value_of_or(first: Any, *rest: Thunk) -> Any:
 
 
 def _is_flag(value: Any) -> bool:
-    """Returns True for True and False, and for a tensor of one of them."""
+    """Return True for a bool, and for a bool tensor of one element."""
     is_tensor = isinstance(value, torch.Tensor)
     return value.dtype == torch.bool and value.numel() == 1 if is_tensor else _is_bool(value)
 
 
 def _is_bool(value: Any) -> bool:
-    """Returns True for True and False, also where the value is known only at run time."""
+    """Return True for a bool, also one known only at run time."""
     is_number = isinstance(value, TracedTensor) and value.number is not None
     return value.dtype == torch.bool if is_number else isinstance(value, bool)
 
@@ -451,7 +456,7 @@ def _is_bool(value: Any) -> bool:
 def _logical(
     is_and: bool, first: Any, rest: tuple[Thunk, ...], is_flag: Callable[[Any], bool]
 ) -> Any:
-    """is_flag: says of an operand that its truth may take its place."""
+    """Compute `and` or `or`. is_flag: True for operands that may be replaced by their truth."""
     first = plain(first)
     if not rest:
         return first
@@ -467,7 +472,7 @@ def _logical(
         return stage_ifexp(
             decides, *((others, lambda: first) if is_and else (lambda: first, others))
         )
-    if isinstance(first, torch.SymBool) and divided(first) is not None:
+    if isinstance(first, torch.SymBool) and branching_condition(first) is not None:
         both = joint_condition(is_and, first, others)
         if both is not None:
             return both
@@ -490,7 +495,8 @@ def _logical(
 
 
 def _spliced(operand: Thunk, is_flag: Callable[[Any], bool]) -> Value | bool | None:
-    """The operand's flag computed without a branch, if it is cheap and cannot fail."""
+    """Return the operand's flag, computed without a branch, if it is cheap and cannot fail; else
+    None."""
     state = tracer()
     base = Snapshot.take()
     with state.region() as region:
@@ -524,12 +530,13 @@ def _spliced(operand: Thunk, is_flag: Callable[[Any], bool]) -> Value | bool | N
 _MOST_OPS_EVALUATED = 64
 
 _MOST_OPS = 8
-"""The most operators of a condition that is computed even where eager PyTorch would skip it."""
+"""The largest number of operators of a condition that is computed even where eager would
+skip it."""
 
 
 def _is_harmless(region: Region) -> bool:
-    """Whether every op may be run even where the program would have skipped it: no op can stop the
-    run, and none costs much."""
+    """Return True if the ops may run even where the program would skip them: none can stop the
+    run, none is expensive."""
     ops = region.scope.block.ops
     return len(ops) <= _MOST_OPS and all(
         isinstance(op, LiteralOp | ConstantOp)
@@ -538,4 +545,4 @@ def _is_harmless(region: Region) -> bool:
     )
 
 
-Hooks.use = use
+Hooks.use = for_each_option

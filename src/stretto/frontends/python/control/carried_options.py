@@ -1,8 +1,8 @@
-"""Slots of a loop that hold one of several kinds of things, and the order of these options.
+"""Loop slots that hold one of several kinds of values, and the order of these options.
 
-A slot that holds another kind of thing after a round than before it is carried as an `Either`: a
-flag and a value for each kind of thing. What a round leaves behind is brought into the order in
-which the options are carried.
+A slot that holds another kind of value after an iteration than before it is carried as an
+`Either`: a flag and a value for each kind. The value at the end of an iteration is rearranged
+into the order in which the options are carried.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from stretto.frontends.python.values.state import (
 )
 
 _MOST_OPTIONS = 4
-"""How many kinds of things a carried value may be."""
+"""The largest number of kinds of a carried value."""
 
 
 def unified(before: Any, after: Any) -> Kind | None:
-    """The kind that can hold both values, or None."""
+    """Return the kind that can hold both values, or None."""
     first, second = kind_of(before), kind_of(after)
     if first is None or second is None:
         return None
@@ -43,9 +43,11 @@ def unified(before: Any, after: Any) -> Kind | None:
 
 
 def rows_of(known: Kind | None, *values: Any, promote: bool) -> Kind | None:
-    """The kind that can hold tensors that differ in the size of one dim only, or None. Each value
-    may be one of several. `known`: a kind that it must hold as well. `promote`: the sizes may be
-    numbers."""
+    """Return the kind for tensors that differ in the size of one dim only; None if there is none.
+
+    Each value may be one of several. known: a kind that the result must hold as well. promote:
+    sizes that are numbers may differ, too.
+    """
     kinds = [] if known is None else [known]
     for option in (option for value in values for option in options_of(value)):
         kind = kind_of(option) if isinstance(option, torch.Tensor) else None
@@ -61,7 +63,8 @@ def rows_of(known: Kind | None, *values: Any, promote: bool) -> Kind | None:
 
 
 def are_numbers(before: Any, after: Any) -> bool:
-    """Whether both are numbers. Then it does not help to run a first round in front of the loop."""
+    """Return True if both are numbers; then running the first iteration before the loop does not
+    help."""
     return number_kind(before) is not None and number_kind(after) is not None
 
 
@@ -71,20 +74,18 @@ class CarriedOptions:
 
     base: Snapshot
     placed: dict[Slot, Either] = field(default_factory=dict[Slot, Either])
-    """The values that are one of several, as they are at the start of the round."""
+    """Values that are one of several, as they are at the start of an iteration."""
     examples: dict[Slot, list[Any]] = field(default_factory=dict[Slot, list[Any]])
-    """For each option of such a value, an example that it had at the end of a round."""
+    """For each option of such a value, an example seen at the end of an iteration."""
     replaced: list[tuple[dict[Any, Any], Any, Any]] = field(
         default_factory=list[tuple[dict[Any, Any], Any, Any]]
     )
-    """Values of `base` that were replaced, each with its table and its key there."""
+    """Original values that were replaced in `base`, each as (table, key, value)."""
     inside: dict[Slot, Any] = field(default_factory=dict[Slot, Any])
-    """What items of containers that are carried as copies hold before the region, in the place of
-    what `base` has."""
+    """Initial items of containers carried as copies that replace those in `base`."""
 
     def split(self, slot: Slot, before: Any, after: Any) -> bool:
-        """Carries a value that a round turns into another kind of thing as one of several. Returns
-        False if there are too many kinds."""
+        """Carry a slot as one of several kinds. Returns False if there are too many kinds."""
         start = before if isinstance(before, Either) else Either([True], [before])
         known = self._examples(slot, start)
         _, new = self._matched(slot, start, after)
@@ -99,8 +100,7 @@ class CarriedOptions:
         return True
 
     def arranged(self, slot: Slot, before: Either, after: Any) -> Either | None:
-        """`after` with its options in the order in which they are carried; None if one of them is
-        new."""
+        """Return `after` with its options in the carried order; None if one of them is new."""
         placed = self._placed(slot, before)
         if after is placed:
             return after
@@ -114,8 +114,8 @@ class CarriedOptions:
         )
 
     def _matched(self, slot: Slot, before: Either, after: Any) -> tuple[list[Any], list[Any]]:
-        """For each carried option the matching option of `after`, or NONE; and the options of
-        `after` that match none."""
+        """Return the option of `after` that matches each carried option (or NONE), and the
+        unmatched ones."""
         examples = self._examples(slot, before)
         own = self._placed(slot, before).stretto_options
         found, pending = [NONE] * len(examples), list(options_of(after))
@@ -128,19 +128,19 @@ class CarriedOptions:
         return found, pending
 
     def _examples(self, slot: Slot, value: Either) -> list[Any]:
-        """An example for each option of the value in a slot. What was found of another object that
-        was in this place does not count."""
+        """Return an example of each option of the slot's value. Examples of another number of
+        options are ignored: they belong to another object that was in the slot."""
         options = value.stretto_options
         known = self.examples.get(slot, options)
         return list(known if len(known) == len(options) else options)
 
     def _placed(self, slot: Slot, before: Either) -> Either:
-        """The value in a slot, as it is at the start of the round."""
+        """Return the slot's value at the start of the iteration."""
         found = self.placed.get(slot, before)
         return found if len(found.stretto_options) == len(before.stretto_options) else before
 
     def _is_alike(self, known: Any, option: Any) -> bool:
-        """Whether two options are of one kind."""
+        """Return True if two options are of one kind."""
         if known is option or equal_leaves(known, option):
             return True
         if unified(known, option) is not None:
@@ -152,13 +152,13 @@ class CarriedOptions:
     # -- objects --------------------------------------------------------------------------------
 
     def apart(self, before: Any, after: Any) -> bool:
-        """Whether an object must not be carried as a copy: its identity matters."""
+        """Return True if an object must not be carried as a copy, because its identity matters."""
         apart = tracer().keeps_apart and self.base.knows(before)
         return apart or self.base.knows(after)
 
     def before_round(self, value: Any) -> Any:
-        """The value with UNDEFINED in the place of everything that the Program would hold: what the
-        variable holds before a round has given it a value. Objects from before the region stay."""
+        """Return the value with UNDEFINED for everything that the Program would hold: the form of
+        a variable before it has a value. Objects from before the region are unchanged."""
         if kind_of(value) is not None:
             return UNDEFINED
         parts = parts_of(value)
@@ -173,7 +173,7 @@ class CarriedOptions:
     # -- the state before -----------------------------------------------------------------------
 
     def _set_base(self, slot: Slot, value: Any) -> None:
-        """Lets the region start with `value` in a slot."""
+        """Make the region start with `value` in a slot."""
         (kind, *place), *path = slot
         if kind == "cell":
             cells: dict[Any, Any] = self.base.cells  # type: ignore[assignment]
@@ -189,7 +189,7 @@ class CarriedOptions:
         cells[key] = made
 
     def give_up(self) -> None:
-        """Make the state what it was before the region."""
+        """Restore the state from before the region."""
         for cells, key, value in reversed(self.replaced):
             cells[key] = value
         self.base.restore()

@@ -1,8 +1,8 @@
-"""Joins the states that the two arms of a traced branch leave behind.
+"""Join of the states at the ends of the two arms of a traced branch.
 
-Leaves that differ become results of the IfOp. Containers are joined item by item. A list that has
-different lengths in the arms becomes a TracedList. What cannot be joined becomes a Poison, which is
-an error only if it is used later.
+Leaves that differ become results of the IfOp. Containers are joined item by item. A list with
+different lengths in the arms becomes a TracedList. Values that cannot be joined become a
+Poison, which is an error only if it is used later.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.frontends.python.aliasing.joined import JoinedAliases
-from stretto.frontends.python.objects.stand_ins import check_growth, note_copy, note_origin
+from stretto.frontends.python.objects.copies import check_growth, note_copy, note_origin
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe, is_internal
-from stretto.frontends.python.tracing.signals import Poison, fail, fail_growth
+from stretto.frontends.python.tracing.signals import Poison, fail, fail_length_change
 from stretto.frontends.python.tracing.tensor import ListLength, Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
 from stretto.frontends.python.values.either import NONE, Either
@@ -34,9 +34,9 @@ from stretto.frontends.python.values.leaves import (
 from stretto.frontends.python.values.scalars import (
     Kind,
     assuming,
+    kind_after_branch,
     most_bits,
     negation,
-    outside,
     possible,
     unify,
     unify_rows,
@@ -70,12 +70,13 @@ class ArmEnd:
     result: Any
 
     def inside(self, box: Any) -> dict[Any, Any]:
-        """The contents a container had at the end of the arm."""
+        """Return the contents of a container at the end of the arm."""
         found = self.after.boxes.get(id(box))
         return contents(box) if found is None else found[1]
 
     def stale(self, value: Any) -> Poison | None:
-        """The poison that replaces a tensor or list which cannot be read at the end of the arm."""
+        """Return the poison for a tensor or list that cannot be read at the end of the arm; else
+        None."""
         if not isinstance(value, TracedTensor | TracedList):
             return None
         stale = self.states.get(value.memory, value.memory.state).stale
@@ -83,8 +84,8 @@ class ArmEnd:
 
 
 @dataclass(eq=False, slots=True)
-class Pair:
-    """One result of the IfOp: what each arm yields."""
+class BranchResult:
+    """One result of the IfOp: the values that the arms yield, and the joint value."""
 
     first: Any
     second: Any
@@ -95,7 +96,7 @@ class Pair:
 
 @dataclass(eq=False)
 class Joiner:
-    """Joins two worlds; `run` emits the IfOp and sets the joint state."""
+    """Joins the ends of two arms; `run` emits the IfOp and sets the joint state."""
 
     base: Snapshot
     first: ArmEnd
@@ -103,19 +104,23 @@ class Joiner:
     condition: Value
     frame: CallFrame | None = None
     live: frozenset[str] = frozenset()
-    pairs: list[Pair] = field(default_factory=list[Pair])
+    pairs: list[BranchResult] = field(default_factory=list[BranchResult])
+    """The results of the IfOp."""
     memo: dict[tuple[int, int], Any] = field(default_factory=dict[tuple[int, int], Any])
+    """Joint values by the ids of the values in the arms, so that identical pairs stay identical."""
     behind: list[Op] = field(default_factory=list[Op])
-    """Ops on what the branch gives, which stand behind it."""
+    """Ops on results of the branch, to be placed after it."""
     sizes: dict[Any, Dim] = field(default_factory=dict[Any, Dim])
-    """The sizes of tensors that differ in size, by those that they have in the arms."""
+    """Sizes of tensors whose size differs in the arms, by their sizes in the arms."""
     guarded: dict[tuple[int, bool], Any] = field(default_factory=dict[tuple[int, bool], Any])
+    """Joint values that only one arm has, by id and arm."""
     keep: list[Any] = field(default_factory=list[Any])
+    """Values kept alive, since their ids are keys."""
     is_divided: bool = False
-    """Whether something is of one kind behind one arm, and of another behind the other."""
+    """True if a value has different kinds at the ends of the arms."""
 
     def run(self) -> Any:
-        """Emits the branch and sets the joint state. Returns the joint result of the arms."""
+        """Emit the branch and set the joint state. Returns the joint result of the arms."""
         condition = self.condition
         cells = {key: self._cell(*key) for key in self.base.cells}
         boxes = [self._box(box) for box, _ in self.base.boxes.values()]
@@ -123,7 +128,7 @@ class Joiner:
         writes = self._storages()
         kept = [pair for pair in self.pairs if pair.made is not None]
         aliases = JoinedAliases(kept, condition, (self.first.region, self.second.region))
-        self.pairs += [Pair(a, b, kind, value) for a, b, kind, value in aliases.shared()]
+        self.pairs += [BranchResult(a, b, kind, value) for a, b, kind, value in aliases.shared()]
         op = self._emit(condition)
         if op is not None:
             aliases.record(op)
@@ -136,6 +141,8 @@ class Joiner:
         return result
 
     def _cell(self, number: int, name: str) -> Any:
+        """Return the joint value of a variable; UNDEFINED if it differs and is not read
+        afterwards."""
         first = self.first.after.cells.get((number, name), UNDEFINED)
         second = self.second.after.cells.get((number, name), UNDEFINED)
         is_dead = self.base.frames[number] is self.frame and name not in self.live
@@ -144,6 +151,7 @@ class Joiner:
         return self.value(first, second, name)
 
     def _box(self, box: Any) -> tuple[Any, dict[Any, Any]]:
+        """Return a container and its joint contents."""
         first, second = self.first.inside(box), self.second.inside(box)
         if first.keys() != second.keys():
             if isinstance(box, list):
@@ -152,10 +160,12 @@ class Joiner:
                 if not tracer().heap.owns(box):
                     return box, first
                 if isinstance(self.value(box, box, "of the arguments"), Poison):
-                    fail_growth(box)  # perhaps nobody reads it before the call ends
+                    fail_length_change(
+                        box
+                    )  # a poison may stay unread although the caller sees the list
                 return box, self.base.boxes[id(box)][1]
             if isinstance(box, set | deque):
-                fail_growth(box)
+                fail_length_change(box)
             _check_order(first, second)
             keys = list(first) + [key for key in second if key not in first]
             return box, {key: self._entry(first, second, key) for key in keys}
@@ -166,7 +176,7 @@ class Joiner:
         }
 
     def _entry(self, first: dict[Any, Any], second: dict[Any, Any], key: Any) -> Any:
-        """The joint value of an entry that one of the arms may lack."""
+        """Return the joint value of a dict entry that one of the arms may lack."""
         one, other = first.get(key, UNDEFINED), second.get(key, UNDEFINED)
         if key in first and key in second:
             return self.value(one, other, str(key))
@@ -174,7 +184,7 @@ class Joiner:
         return known if isinstance(known, Poison) else self._either(one, other, str(key))
 
     def value(self, first: Any, second: Any, name: str) -> Any:
-        """The joint value of one variable or item."""
+        """Return the joint value of one variable or item."""
         key = (id(first), id(second))
         if key not in self.memo:
             self.keep += [first, second]
@@ -209,6 +219,7 @@ class Joiner:
         return self._containers(first, second, name)
 
     def _same(self, value: Any, name: str) -> Any:
+        """Return the joint value of an object left by both arms: its list items may differ."""
         parts = parts_of(value)
         if parts is not None:
             items = [self.value(item, item, f"{name}[{i}]") for i, item in enumerate(parts)]
@@ -221,7 +232,7 @@ class Joiner:
         return value
 
     def _undefined(self, first: Any, second: Any, name: str) -> Any:
-        """The joint value of a variable that has, or may have, no value in one of the arms."""
+        """Return the joint value of a variable that may have no value at the end of an arm."""
         if is_internal(name):
             return self._guarded(second if first is UNDEFINED else first, first is UNDEFINED)
         one, two = Maybe.of(first, name), Maybe.of(second, name)
@@ -235,8 +246,8 @@ class Joiner:
         return Maybe(value, self.value(one.bound, two.bound, name), name)
 
     def _guarded(self, value: Any, in_second: bool) -> Any:
-        """The joint value of a variable that only one arm has: `value` there, and in the other arm
-        a placeholder that is never read."""
+        """Return the joint value of a variable that only one arm has: `value` there, a placeholder
+        that is never read in the other."""
         key = (id(value), in_second)
         if key not in self.guarded:
             self.keep.append(value)
@@ -250,7 +261,7 @@ class Joiner:
         if kind is not None:
             if isinstance(value, TracedTensor | TracedList) and self._outlives(value):
                 return value
-            kind = outside(kind)
+            kind = kind_after_branch(kind)
             return self._leaf(None, value, kind) if in_second else self._leaf(value, None, kind)
         parts = parts_of(value)
         if parts is not None:
@@ -265,8 +276,8 @@ class Joiner:
         return self.value(value, value, "an item")
 
     def _outlives(self, value: TracedTensor | TracedList) -> bool:
-        """Whether a tensor or list existed before the branch, so that it is the same behind it. A
-        row of a tensor that is perhaps shorter does so in the arm that knows that it is longer."""
+        """Return True if a tensor or list existed before the branch, so that it is the same after
+        it. False for a row of a tensor of unknown size: only the arm knows that the row exists."""
         steps = value.steps if isinstance(value, TracedTensor) else ()
         rows = any(step.target == "aten.select.int" and not step.values for step in steps)
         sizes = dims_of(tracer().type_in(value.memory.state))
@@ -276,6 +287,7 @@ class Joiner:
         return value.memory.scope.open and all(map(tracer().is_known, values))
 
     def _leaf(self, first: Any, second: Any, kind: Kind, length: ListLength | None = None) -> Any:
+        """Add a result to the IfOp, and return the traced value for it."""
         state = tracer()
         value = Value(kind.type)
         state.home[value] = state.scope
@@ -296,10 +308,11 @@ class Joiner:
             )
         self.behind += block.ops[before:]
         del block.ops[before:]
-        self.pairs.append(Pair(first, second, kind, value, made))
+        self.pairs.append(BranchResult(first, second, kind, value, made))
         return made
 
     def _grown(self, first: Any, second: Any, name: str) -> Any:
+        """Return the list of the Program that joins two lists of different lengths."""
         sides = [
             side if isinstance(side, TracedList) else list(world.inside(side).values())
             for side, world in ((first, self.first), (second, self.second))
@@ -330,6 +343,8 @@ class Joiner:
         return None if kind is None else Kind(ListType(kind.type), kind.number)  # type: ignore[arg-type]
 
     def _containers(self, first: Any, second: Any, name: str) -> Any:
+        """Join tuples and objects of one form item by item; else return a value that is one of
+        several."""
         if type(first) is type(second):
             if are_of_one_form(first, second):
                 pairs = zip(parts_of(first) or (), parts_of(second) or (), strict=True)
@@ -346,7 +361,7 @@ class Joiner:
         return self._either(first, second, name)
 
     def _apart(self, first: Any, second: Any) -> bool:
-        """Whether two objects must not be joined to a copy: their identity matters."""
+        """Return True if two objects must not become one copy, because their identity matters."""
         if not all(is_box(side) or isinstance(side, TracedList) for side in (first, second)):
             return False
         if isinstance(first, TracedList) and isinstance(second, TracedList):
@@ -359,7 +374,7 @@ class Joiner:
         return heap.knows(first) or heap.knows(second)
 
     def _either(self, first: Any, second: Any, name: str) -> Any:
-        """A value that is one of several."""
+        """Return a value that is one of several."""
         one_of, other_of = self._possible(first, True), self._possible(second, False)
         pairs = [[option, NONE] for _, option in one_of]
         for _, option in other_of:
@@ -382,7 +397,7 @@ class Joiner:
         return Either(flags, options)
 
     def _possible(self, value: Any, taken: bool) -> list[tuple[Any, Any]]:
-        """What a value may be at the end of an arm, each with its flag."""
+        """Return the options of a value at the end of an arm, each with its flag."""
         if not isinstance(value, Either):
             return [(True, value)]
         with assuming(self.condition, taken):
@@ -390,7 +405,7 @@ class Joiner:
         return [(True, pairs[0][1])] if len(pairs) == 1 else pairs
 
     def _flag(self, first: Any, second: Any) -> Any:
-        """The joint value of a flag."""
+        """Return the joint value of a flag."""
         if first is True and second is False:
             return tracer().number(self.condition)
         if first is False and second is True:
@@ -398,7 +413,7 @@ class Joiner:
         return self.value(first, second, "flag")
 
     def _joins(self, first: Any, second: Any) -> bool:
-        """Whether two options are of one kind, so that one value can stand for both."""
+        """Return True if two options are of one kind, so that one value can represent both."""
         if first is second or equal_leaves(first, second):
             return True
         if first is UNDEFINED or second is UNDEFINED or self._apart(first, second):
@@ -415,7 +430,7 @@ class Joiner:
         )
 
     def _storages(self) -> list[tuple[Storage, StorageState]]:
-        """The states after the branch of storages that were written in it."""
+        """Return the states after the branch of storages that were written in it."""
         writes = list[tuple[Storage, StorageState]]()
         state = tracer()
         for storage in dict.fromkeys([*self.first.states, *self.second.states]):
@@ -433,16 +448,17 @@ class Joiner:
             known = next(s.base for s in (first, second) if isinstance(s.base, Value))
             value = Value(known.type)
             state.home[value] = state.scope
-            self.pairs.append(Pair(storage, storage, Kind(known.type, False), value))
+            self.pairs.append(BranchResult(storage, storage, Kind(known.type, False), value))
             length = first.length if first.length == second.length else ListLength(object(), 0)
             writes.append((storage, StorageState(value, length)))
         return writes
 
     def _emit(self, condition: Value) -> IfOp | None:
+        """Emit the IfOp; None if it has no results and its arms no effects."""
         arms = (self.first.region.scope.block, self.second.region.scope.block)
         ops = (op for arm in arms for op in arm.walk())
         if not self.pairs and not any(may_have_effect(o) or may_stop(o) for o in ops):
-            return None  # nothing is raised, or runs on for ever, in an arm
+            return None  # no result is needed, and no arm has effects, raises or may not end
         for world, side in ((self.first, 0), (self.second, 1)):
             with tracer().reopened(world.region, world.states):
                 world.region.scope.block.yields = tuple(
@@ -455,12 +471,12 @@ class Joiner:
 
 
 def _flag_of(pairs: list[tuple[Any, Any]], option: Any) -> Any:
-    """The flag of one of the options of a value; of NONE it is False."""
+    """Return the flag of an option; False for NONE."""
     return next((flag for flag, item in pairs if item is option), False)
 
 
 def _origin(value: Any) -> int:
-    """The id of the Python list that a list is, or in whose place it is."""
+    """Return the id of the Python list that a list is, or that it replaces."""
     return tracer().list_origins.get(id(value), id(value))
 
 
@@ -473,7 +489,7 @@ def _yielded(leaf: Any, kind: Kind) -> Value:
 
 
 def _check_order(first: dict[Any, Any], second: dict[Any, Any]) -> None:
-    """Fails where the keys that both arms leave in a dict have another order in one of them."""
+    """Fail if the keys that both arms leave in a dict are in different order."""
     if [key for key in first if key in second] != [key for key in second if key in first]:
         fail(
             "the keys of a dict have another order after one arm of a branch on a tensor",

@@ -1,11 +1,11 @@
-"""Remembers what tracing a loop has found out, for the next time that the loop is traced.
+"""Record of what tracing a loop has learned, for the next time that it is traced.
 
-A loop is traced until nothing more is found that it carries. In each of these rounds an inner loop
-is traced anew. If it began with nothing each time, the number of traces would grow exponentially
-with the depth. So what a loop has learned is kept, together with the state in which it was entered.
-When the loop is entered in a state that is as general (the same state, except that some values have
-become traced), it starts with what it learned before. That is only a start: `Carry.end` still
-compares everything, so the program is right whatever was remembered.
+A loop is traced until it learns nothing more to carry, and each of these attempts traces its
+inner loops anew. If these started from nothing each time, the number of traces would be
+exponential in the depth. So what a loop has learned is stored with the state at its entry. If
+the loop is entered in a state that is as general (equal, except that some values have become
+traced), it starts with what it learned before. This affects only the start: `LoopState.end` still
+compares everything, so the program is right whatever is stored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.frontends.python.aliasing.carried import Candidate, CarriedAliases, without_values
-from stretto.frontends.python.control.carry import Carried, Carry, Slot
+from stretto.frontends.python.control.loop_state import Carried, LoopState, Slot
 from stretto.frontends.python.tracing.frames import UNDEFINED, Maybe, is_internal
 from stretto.frontends.python.tracing.signals import Poison
 from stretto.frontends.python.tracing.tensor import Storage, TracedTensor
@@ -34,21 +34,21 @@ from stretto.frontends.python.values.state import (
 from stretto.ir.types import ListType
 
 LoopKey = tuple[Any, ...]
-"""A loop of the source, and how many calls deep it is entered."""
+"""A loop of the source: its code, its first traced iteration, and the number of active frames."""
 
 _MOST_STATES = 4
-"""The most states per loop that are remembered."""
+"""The largest number of states stored per loop."""
 
 
 def place_of(code: Hashable, *, first: int = 0) -> LoopKey:
-    """The place of a loop that `code` tells from others, mostly the code of its body, entered here,
-    from the round `first` on."""
+    """Return the key of a loop entered here and traced from iteration `first` on. code: identifies
+    the loop, mostly the code of its body."""
     return code, first, len(tracer().frames)
 
 
-def recall(place: LoopKey, carry: Carry) -> bool:
-    """Gives `carry`, which has just begun, what an earlier trace has learned. Returns whether there
-    was something to give."""
+def recall(place: LoopKey, carry: LoopState) -> bool:
+    """Give `carry`, which has just begun, what an earlier trace has learned. Returns False if
+    there is nothing."""
     if not carry.splits:
         for then in tracer().learned.get(place, ()):
             match = _Match(then.base, carry.base)
@@ -58,28 +58,29 @@ def recall(place: LoopKey, carry: Carry) -> bool:
     return False
 
 
-def keeps_first_round(place: LoopKey, now: Snapshot) -> bool:
-    """Whether an earlier trace from such a state needed no copy of the first round in front of the
-    loop."""
-    known: list[Carry] = tracer().learned.get(place, [])
+def needs_no_peeling(place: LoopKey, now: Snapshot) -> bool:
+    """Return True if an earlier trace from such a state needed no copy of the first iteration
+    before the loop."""
+    known: list[LoopState] = tracer().learned.get(place, [])
     return any(then.runs_once and _Match(then.base, now).holds() for then in known)
 
 
-def remember(place: LoopKey, carry: Carry) -> None:
-    """Keeps what a loop has learned, now that it is complete."""
+def remember(place: LoopKey, carry: LoopState) -> None:
+    """Store what a loop has learned, once it is complete."""
     if not (carry.splits or carry.options.replaced or carry.options.examples or carry.twins):
-        known: list[Carry] = tracer().learned.setdefault(place, [])
+        known: list[LoopState] = tracer().learned.setdefault(place, [])
         known.insert(0, carry)
         del known[_MOST_STATES:]
 
 
 def forget(place: LoopKey) -> None:
+    """Remove everything stored for a loop."""
     tracer().learned.pop(place, None)
 
 
 @dataclass(eq=False)
 class _Match:
-    """Compares two states in which the same loop is entered: an earlier one and the current one."""
+    """Comparison of an earlier state at the entry of a loop with the current one."""
 
     then: Snapshot
     now: Snapshot
@@ -94,7 +95,7 @@ class _Match:
     """Variables without a value now, with the form in which the loop carries them."""
 
     def holds(self) -> bool:
-        """Whether each value is the same as in the earlier state, or is traced now."""
+        """Return True if each value equals that of the earlier state, or is traced now."""
         then, now = self.then.cells, self.now.cells
         if then.keys() != now.keys():
             return False
@@ -151,13 +152,13 @@ class _Match:
 
 
 def _view_of(value: TracedTensor | TracedList) -> Any:
-    """How a tensor is a view of its memory. If that differs from the earlier state, a branch or
-    loop in between has joined the tensor with another one, and it has other memory."""
+    """Return how a tensor is a view of its memory. If it differs from the earlier state, a branch
+    or loop has joined the tensor with another one since, and its memory is another one."""
     return without_values(value.steps) if isinstance(value, TracedTensor) else ()
 
 
 def _is_unbound(value: Any) -> bool:
-    """Whether the value is the form that the loop gave to a variable without a value."""
+    """Return True if the value is the form that a loop gives to a variable without a value."""
     parts = parts_of(value)
     if parts is not None:
         return all(map(_is_unbound, parts))
@@ -166,12 +167,12 @@ def _is_unbound(value: Any) -> bool:
 
 @dataclass(eq=False, slots=True)
 class _Translation:
-    """Transfers what was learned to the current state. What has no counterpart there is left out,
-    to be learned again."""
+    """Transfer of what was learned to the current state. Items without a counterpart there are
+    left out and learned again."""
 
     match: _Match
-    then: Carry
-    carry: Carry
+    then: LoopState
+    carry: LoopState
 
     def run(self) -> None:
         self.carry.base.cells.update(self.match.unbound)
@@ -241,7 +242,7 @@ class _Translation:
         return own if own.scope.open and storage not in self.match.parted else None
 
     def _slot(self, slot: Slot) -> Slot | None:
-        """The slot that has the same place now, if there is one."""
+        """Return the slot of the same place in the current state; None if there is none."""
         (kind, *place), *path = slot
         if kind == "cell":
             return slot
@@ -249,7 +250,7 @@ class _Translation:
         return None if own is None else (("box", own), *path)
 
     def _value(self, slot: Slot | None) -> Any:
-        """What a slot holds before the loop; NONE where there is no such slot."""
+        """Return the value of a slot before the loop; NONE if there is no such slot."""
         if slot is None:
             return NONE
         (kind, *place), *path = slot

@@ -1,4 +1,4 @@
-"""Loops: `while` and `for`, kept as WhileOp and ForOp where possible, else run natively."""
+"""Loops: `while` and `for`, captured as WhileOp and ForOp if possible, else run natively."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 from stretto.frontends.python.control.branches import (
     branch,
     condition_of,
+    for_each_option,
     in_every_run,
     is_traced,
     stage_not,
     truth,
-    use,
 )
-from stretto.frontends.python.control.carry import Carry
 from stretto.frontends.python.control.learned import (
     LoopKey,
     forget,
-    keeps_first_round,
+    needs_no_peeling,
     place_of,
     recall,
     remember,
 )
+from stretto.frontends.python.control.loop_state import LoopState
 from stretto.frontends.python.lists.sources import Indexed, as_source
 from stretto.frontends.python.tracing.frames import CallFrame
 from stretto.frontends.python.tracing.signals import (
@@ -58,7 +58,8 @@ Body = Callable[[Any], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UserLoop:
-    """A loop of the user's source. `stop` tells whether break or return has been met."""
+    """A loop of the user's source. `stop` returns whether a break or return has happened; None if
+    it has none."""
 
     frame: CallFrame
     body: Body
@@ -74,8 +75,8 @@ def stage_while(
     live: tuple[str, ...],
     place: Hashable = None,
 ) -> None:
-    """`while test(): body()`. Runs natively as long as the test is a Python value. place: what
-    tells the loop from others, if it is not the code of the body."""
+    """`while test(): body()`. Runs natively as long as the test is a Python value. place:
+    identifies the loop, by default the code of the body."""
     loop = UserLoop(frame, lambda _: body(), frozenset(live), place or body.__code__)
 
     def condition() -> Any:
@@ -87,10 +88,10 @@ def stage_while(
 
 
 def _runs_natively(loop: UserLoop, test: Test) -> bool:
-    """Runs rounds until the test is False (returns True) or traced (returns False).
+    """Run iterations until the test is False (returns True) or traced (returns False).
 
-    If the test becomes traced in the first round, the state is taken back to before that round.
-    Then the loop need not have a copy of its first round in front, if its variables allow that.
+    If the test becomes traced in the first iteration, the state from before it is restored and
+    the loop is captured without a copy of its first iteration, if its variables allow that.
     """
     state, start = tracer(), Snapshot.take()
     with state.transaction() as rollback:
@@ -105,10 +106,10 @@ def _runs_natively(loop: UserLoop, test: Test) -> bool:
         if not truth(condition):
             return True
         place = place_of(loop.code)
-        if keeps_first_round(place, start):
+        if needs_no_peeling(place, start):
             rollback()
             start.restore()
-            if _kept_whole(loop, test):
+            if _emit_without_peeling(loop, test):
                 return True
             forget(place)
             start.restore()
@@ -118,7 +119,7 @@ def _runs_natively(loop: UserLoop, test: Test) -> bool:
         if is_traced(condition):
             rollback()
             start.restore()
-            if _kept_whole(loop, test):
+            if _emit_without_peeling(loop, test):
                 return True
             start.restore()
             test()
@@ -137,8 +138,8 @@ def _runs_natively(loop: UserLoop, test: Test) -> bool:
 
 
 def _runs_just_once(loop: UserLoop, test: Test) -> bool:
-    """Runs a round, before which the test holds in every run. Returns whether the test fails in
-    every run behind it; if not, nothing has happened."""
+    """Run an iteration whose test is True in every run, if the test after it is False in every
+    run; else restore the state and return False."""
     state, start, place = tracer(), Snapshot.take(), place_of(loop.code)
     if place in state.repeats:
         return False
@@ -155,7 +156,9 @@ def _runs_just_once(loop: UserLoop, test: Test) -> bool:
     return False
 
 
-def _kept_whole(loop: UserLoop, test: Test) -> bool:
+def _emit_without_peeling(loop: UserLoop, test: Test) -> bool:
+    """Try to emit the loop without a copy of its first iteration. Returns False, with the state
+    restored, if it cannot be."""
     start = Snapshot.take()
     with tracer().transaction() as rollback:
         try:
@@ -174,9 +177,11 @@ class _TestHasEffects(Exception):
 def _traced_while(
     loop: UserLoop, test: Test, *, runs_once: bool = False, splits: bool = False
 ) -> None:
+    """Emit a WhileOp. runs_once: the test is true before the first iteration. splits: slots may be
+    carried as one of several kinds."""
     state = tracer()
     splits = splits or (not runs_once and place_of(loop.code) in state.hints.splits)
-    carry = Carry(Snapshot.take(), loop.frame, loop.live, runs_once, splits=splits)
+    carry = LoopState(Snapshot.take(), loop.frame, loop.live, runs_once, splits=splits)
     of_loops = frozenset[int]()
     head, body = Block(), Block()
 
@@ -239,9 +244,9 @@ def _traced_while(
 
 
 def _traced_with_effects(loop: UserLoop, test: Test, *, runs_once: bool, splits: bool) -> None:
-    """A loop whose test has effects, as in `while (x := f()) > 0`. The test runs before the loop
-    and at the end of each round, and the loop carries its outcome, so that it has run as often as
-    in eager PyTorch."""
+    """Trace a loop whose test has effects, such as `while (x := f()) > 0`. The test runs before
+    the loop and at the end of each iteration, and its outcome is carried, so it runs as often
+    as in eager PyTorch."""
     name = "__stretto_test"
     frame = CallFrame("test of a loop", {name: CellType(test())})
     frames = tracer().frames
@@ -262,8 +267,8 @@ def _traced_with_effects(loop: UserLoop, test: Test, *, runs_once: bool, splits:
         del frames[frames.index(frame) :]
 
 
-def _trace_until_settled(carry: Carry, place: LoopKey, trace_round: Callable[[], bool]) -> None:
-    """Traces rounds until one of them shows that everything that it changes is carried."""
+def _trace_until_settled(carry: LoopState, place: LoopKey, trace_round: Callable[[], bool]) -> None:
+    """Trace the body until one trace shows that everything it changes is carried."""
     known = recall(place, carry)
     for attempt in range(_ATTEMPTS):
         carry.base.restore()
@@ -276,8 +281,8 @@ def _trace_until_settled(carry: Carry, place: LoopKey, trace_round: Callable[[],
 
 
 def _restart_if_hopeless() -> None:
-    """Ends the try if the loop changes objects that have to be part of the state from the start:
-    the function has to be traced again in any case, and this loop may take long."""
+    """Restart the capture if the loop changes objects that must be part of the state from the
+    start. The function must be traced again in any case, and finishing this loop may take long."""
     state = tracer()
     if state.heap.touched.keys() - state.tracked.keys() and state.hints.may_restart():
         state.hints.restarts += 1
@@ -285,10 +290,10 @@ def _restart_if_hopeless() -> None:
 
 
 def _raised_at_once(loop: UserLoop, test: Test, body: Callable[[], None], error: Exception) -> None:
-    """Emits a loop whose body raises whatever the variables hold: it raises if it is entered.
+    """Emit a loop whose body raises whatever its variables hold: it raises if it is entered.
 
-    Raises `error` itself if it has another cause: a bug of the capture, or types that only later
-    rounds have.
+    Raises `error` itself if it has another cause: a bug of the capture, or types that only
+    later iterations have.
     """
     if not raises(error):
         raise error
@@ -318,19 +323,19 @@ def stage_for(
     stop: Test | None = None,
     place: Hashable = None,
 ) -> None:
-    """`for item in iterable: body(item)`, until `stop()`. place: what tells the loop from others,
-    if it is not the code of the body."""
+    """`for item in iterable: body(item)`, until `stop()`. place: identifies the loop, by default
+    the code of the body."""
     source = as_source(iterable)
     loop = UserLoop(frame, body, frozenset(live), place or body.__code__, stop)
     if source is None:
         _native(iter(iterable), loop)
         return
-    if isinstance(source.length, Either):  # as many as one of several lists has
+    if isinstance(source.length, Either):  # the length of one of several lists
 
         def of_length(length: Any) -> None:
             stage_for(frame, Indexed(length, source.item), body, live, stop, place)
 
-        use(source.length, of_length, frame, frozenset(live))
+        for_each_option(source.length, of_length, frame, frozenset(live))
         return
     static = source.length if isinstance(source.length, int) else None
     if static is not None and static <= tracer().options.debug.unroll:
@@ -340,7 +345,8 @@ def stage_for(
 
 
 def _keep_or_unroll(source: Indexed, loop: UserLoop, static: int | None, first: int = 0) -> None:
-    """Keeps a loop from the round `first` on, or unrolls it."""
+    """Emit a loop from iteration `first` on. If it cannot be carried, run one iteration before it,
+    or unroll it."""
     state = tracer()
     base = Snapshot.take()
     block, last = state.scope.block, state.last_op()
@@ -405,7 +411,7 @@ def _unroll(source: Indexed, loop: UserLoop, first: int, reason: Abort) -> None:
 
 
 def _begins(source: Indexed) -> bool:
-    """Whether the loop runs at least once. Of a size this is settled by a guard."""
+    """Return True if the loop runs at least once. For a size, a guard settles this."""
     return not isinstance(source.length, TracedTensor) and bool(source.length > 0)
 
 
@@ -428,6 +434,7 @@ def _rewind(base: Snapshot, block: Block, last: Op | None) -> None:
 
 
 def _native(items: Any, loop: UserLoop) -> None:
+    """Run a loop over `items` in Python while tracing its body."""
     for item in items:
         loop.body(item)
         if loop.stop is None:
@@ -441,12 +448,13 @@ def _native(items: Any, loop: UserLoop) -> None:
 
 
 def _unrolled(source: Indexed, loop: UserLoop, first: int) -> None:
+    """Run the iterations from `first` on one after another."""
     assert not isinstance(source.length, TracedTensor)
     _native((source.item(index) for index in range(first, int(source.length))), loop)
 
 
 def _stop_or(loop: UserLoop, rest: Callable[[], None]) -> None:
-    """Continues only if a traced break has not happened."""
+    """Continue unless a traced break has happened."""
     assert loop.stop is not None
     branch(stage_not(loop.stop()), rest, lambda: None, loop.frame, loop.live)
 
@@ -459,7 +467,7 @@ def _traced_for(source: Indexed, loop: UserLoop, first: int, splits: bool) -> No
     loops = frozenset[int]() if trips is None else frozenset({state.loop_of(source)})
     if isinstance(trips, Size):
         state.sized_loops |= loops
-    carry = Carry(Snapshot.take(), loop.frame, loop.live, runs, loops, splits=splits)
+    carry = LoopState(Snapshot.take(), loop.frame, loop.live, runs, loops, splits=splits)
     body, stopped = Block(), False
 
     def trace_round() -> bool:
@@ -487,9 +495,9 @@ def _traced_for(source: Indexed, loop: UserLoop, first: int, splits: bool) -> No
         _emit_for(source, carry, body, first)
 
 
-def _ended(carry: Carry, region: Region) -> bool:
-    """Calls `carry.end`. Where a round has to be run in front of the loop, the state is first made
-    what it was before the loop."""
+def _ended(carry: LoopState, region: Region) -> bool:
+    """Call `carry.end`. If an iteration must be run before the loop (NeedsPeel), first restore the
+    state from before the loop."""
     try:
         return carry.end(region)
     except NeedsPeel:
@@ -504,7 +512,7 @@ def _may_stop(loop: UserLoop) -> bool:
     return is_traced(stopped) or truth(stopped)
 
 
-def _emit_for(source: Indexed, carry: Carry, body: Any, first: int) -> None:
+def _emit_for(source: Indexed, carry: LoopState, body: Any, first: int) -> None:
     state = tracer()
     inits = carry.inits()
     length, trips = source.length, None
@@ -518,8 +526,8 @@ def _emit_for(source: Indexed, carry: Carry, body: Any, first: int) -> None:
     carry.finish(results, trips, op)
 
 
-def _emit_while(source: Indexed, loop: UserLoop, carry: Carry, body: Any, first: int) -> None:
-    """Emits a `for` that may stop early: a while loop that carries the index."""
+def _emit_while(source: Indexed, loop: UserLoop, carry: LoopState, body: Any, first: int) -> None:
+    """Emit a `for` that may stop early as a while loop that carries the index."""
     state = tracer()
     assert loop.stop is not None
     with state.region() as head:

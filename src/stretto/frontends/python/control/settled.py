@@ -1,12 +1,12 @@
 """Branches of which a program has one arm only.
 
-`if (mask == 1).all(): mask = None` leaves a tensor or None. All that follows would be captured for
-both; where that is refused, the function is captured again with this branch *settled*: the program
-has the arm that the call takes, and a check in front of it that stops the run where the condition
-goes the other way. Then a program that was captured for such a call runs instead.
+`if (mask == 1).all(): mask = None` leaves a tensor or None, and all code after it would be
+captured for both. If that is refused, the function is captured again with this branch
+*settled*: the program has the arm that the call takes, after a check that stops the run if the
+condition is the other one. Then a program captured for such a call runs instead.
 
-An arm that cannot be captured at all is *left out*: the program has the other arm, and a check that
-raises, in a run that would take this one, why it could not be captured.
+An arm that cannot be captured at all is *left out*: the program has the other arm, and a check
+that raises the reason in a run that would take this one.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from __future__ import annotations
 from stretto.errors import CaptureError, NotCaptured, OtherProgram
 from stretto.frontends.python.tracing.contents import in_this_call
 from stretto.frontends.python.tracing.locations import user_location
-from stretto.frontends.python.tracing.tracer import Surroundings, Tracer, tracer
+from stretto.frontends.python.tracing.tracer import Caller, Tracer, tracer
 from stretto.frontends.python.values.scalars import logical
 from stretto.ir.core import Program, Value
 from stretto.ir.failure import Failure
 from stretto.ir.ops import CheckOp
 
 _MOST = 8
-"""How many branches of a function are settled at most."""
+"""The largest number of settled branches of a function."""
 _MOST_ARMS = 4
-"""How many arms are left out at most: each takes another try of the capture."""
+"""The largest number of arms left out: each needs another capture."""
 
 
 def settled(flag: Value) -> bool | None:
-    """Which way the branch on `flag` that is traced now is settled to go; None if it is not."""
+    """Return the direction of the branch on `flag` being traced if it is settled; else None."""
     state = tracer()
     divided = state.settling.divided if state.settling else ()
     if user_location() not in divided or not _is_outermost():
@@ -49,19 +49,21 @@ def settled(flag: Value) -> bool | None:
 
 
 def note_divided() -> None:
-    """Notes that the arms of the branch that is traced now leave different kinds of things."""
+    """Record that the arms of the branch being traced leave values of different kinds."""
     state, place = tracer(), user_location()
     if _is_outermost() and place is not None and place not in state.divided:
         state.divided.append(place)
 
 
 def is_left_out(flag: Value, taken: bool, error: CaptureError) -> bool:
-    """Whether the arm of the branch on `flag` that is traced now, for flags that are `taken`, is
-    left out because of an error: then the program has the check for it. Where a loop of Python
-    asks for the next item, it is not: without the arm in which there is none, the loop would not
-    end."""
+    """Return True, and emit a check, if an arm of the branch being traced is left out.
+
+    taken: the value of `flag` that selects the arm. error: why it cannot be captured. No arm is
+    left out where a loop in Python advances an iterator: without the arm for its end, the loop
+    would not end.
+    """
     state, place = tracer(), user_location()
-    is_cut = state.surroundings is not Surroundings.COMPILED
+    is_cut = state.surroundings is not Caller.COMPILED
     if state.settling is None or is_cut or place is None or state.tries.takes_next():
         return False
     arm = place, taken
@@ -83,8 +85,8 @@ def is_left_out(flag: Value, taken: bool, error: CaptureError) -> bool:
 
 
 def settles_more(state: Tracer, error: CaptureError) -> bool:
-    """Settles the first branch that a failed capture has found to be divided, or leaves out the
-    innermost arm in which it failed. Returns whether there is one."""
+    """Settle the first divided branch that a failed capture has found, or leave out the innermost
+    arm in which it failed. Returns False if there is none."""
     settling = state.settling
     if settling is None:
         return False
@@ -102,7 +104,7 @@ def settles_more(state: Tracer, error: CaptureError) -> bool:
 
 
 def is_settled(program: Program) -> bool:
-    """Whether other programs serve calls that go another way."""
+    """Return True if other programs serve calls that take another way."""
     return any(map(_is_settling, program.main.body.ops))
 
 
@@ -111,6 +113,6 @@ def _is_settling(op: object) -> bool:
 
 
 def _is_outermost() -> bool:
-    """Whether what is traced now runs once in each run."""
+    """Return True if the code being traced runs once in each run."""
     state = tracer()
     return state.scope is state.regions[0].scope

@@ -1,6 +1,6 @@
-"""What traced code may have read beside its arguments, so that later calls can compare it.
+"""State that traced code may have read besides its arguments, to be compared at later calls.
 
-`reach` walks from a function over closures, globals and attributes to what its code may read,
-`layout` makes `guards` of that, and `reading` says what a program that changes objects finds in
-them at each call.
+`reach` walks from a function over closures, globals and attributes to everything that its code
+may read, and collects it as `guards`. `reading` reads, at each call, the contents of the
+objects that a program changes.
 """

@@ -1,10 +1,9 @@
-"""What a Program was captured with, besides its arguments and the content of its constants.
+"""Guards: state that a Program was captured with, besides its arguments and constants.
 
-Traced code reads globals, closure variables, attributes, items and settings of torch. What it found
-there became part of the Program, which is stale once any of it has another value. `reach` says what
-the code may have read, and `layout` collects it. Here all of it is checked by identity: in few
-Python steps, or by native code where there is much to check. Values are compared only where that
-fails.
+Traced code reads globals, closure variables, attributes, items and settings of torch. The
+values become part of the Program, which is stale once any of them changes. `reach` finds and
+collects what the code may have read. Here it is checked by identity: in few Python steps, or by
+native code if there is much to check. Values are compared only where identity fails.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from stretto.frontends.python.values.state import (
 )
 
 _PLAIN_BOXES: frozenset[type] = frozenset((dict, list, set, deque, OrderedDict))
-"""Containers whose truth says whether they hold something."""
+"""Containers that are true if they hold something."""
 _GONE = (KeyError, AttributeError, ValueError, RuntimeError)
-"""The exceptions of reading an entry that was deleted, a variable without a value, or a container
-that another thread changes."""
+"""Exceptions raised by reading a deleted entry, a variable without a value, or a container that
+another thread changes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,10 +43,10 @@ class GuardedEntries:
     is_table: bool
     values: dict[str, Any]
     by_value: set[str] = field(default_factory=set[str])
-    """Entries whose values came as another object once, as those of some descriptors always do."""
+    """Entries that once returned an equal but different object, as some descriptors always do."""
 
     def read(self, name: str) -> Any:
-        """What is there now, or UNDEFINED."""
+        """Return the current value, or UNDEFINED."""
         try:
             return self.subject[name] if self.is_table else getattr(self.subject, name)
         except _GONE:
@@ -56,8 +55,8 @@ class GuardedEntries:
 
 @dataclass(slots=True, eq=False)
 class GuardedItems:
-    """A container with the items, and the keys of a dict, that it had. by_value: whether some came
-    as another object once."""
+    """A container with the items it had, and the keys of a dict. by_value: some once were equal
+    but different objects."""
 
     subject: Any
     keys: list[Any] | None
@@ -68,7 +67,7 @@ class GuardedItems:
         return self.changed() is not None
 
     def changed(self) -> str | None:
-        """What has another value now, or None."""
+        """Return what has another value now, or None."""
         keys = self.keys
         if keys is not None and not all(map(equal_values, stored_keys(self.subject), keys)):
             return "the keys"
@@ -78,7 +77,7 @@ class GuardedItems:
         return None
 
     def is_same(self) -> bool:
-        """Whether all keys and items are the same objects."""
+        """Return True if all keys and items are the same objects."""
         if self.keys is not None and not all(map(is_, stored_keys(self.subject), self.keys)):
             return False
         return all(item is was for item, was in self._pairs())
@@ -89,11 +88,11 @@ class GuardedItems:
 
 @dataclass(slots=True, eq=False)
 class Guards:
-    """The Program is right as long as all this has the value that it had.
+    """Values on which the Program depends: it is right as long as none of them changes.
 
-    Settings are functions whose result is compared. `absent` lists entries that did not exist: a
-    namespace, a name, its holder. Objects are compared by class, containers by size, boxes also by
-    their items, arrays by their whole content.
+    Settings are functions whose results are compared. `absent` lists entries that did not
+    exist: namespace, name, and its holder. Objects are compared by class, containers by size,
+    boxes also by their items, arrays by their whole content.
     """
 
     settings: dict[Callable[[], Any], Any]
@@ -104,13 +103,13 @@ class Guards:
     boxes: tuple[GuardedItems, ...]
     arrays: tuple[tuple[Any, Any], ...]
     kept: tuple[Any, ...]
-    """Objects that the contents of arrays name by their ids, kept alive."""
+    """Copies of arrays, which keep alive the objects that `arrays` identifies by id."""
     native: NativeCheck | None = None
     """Makes a quick native check of probes, for programs whose calls are quick."""
     check: Callable[[], bool] | None = None
 
     def hold(self) -> bool:
-        """Whether nothing has changed. Checked on each call: must be quick."""
+        """Return True if nothing has changed. Checked on each call, so it must be quick."""
         check = self.check
         if check is None:
             check = self.check = self._made_check()
@@ -130,8 +129,8 @@ class Guards:
         return lambda: probes_hold() and rest_holds()
 
     def _are_equal(self) -> bool:
-        """Whether everything has the same value, even if it is another object. If so, the values
-        are compared where it is."""
+        """Return True if everything has the same value, even as another object. Those objects are
+        compared by value from then on."""
         if self.changed() is not None:
             return False
         for place in self.places:
@@ -144,7 +143,7 @@ class Guards:
         return True
 
     def changed(self) -> str | None:
-        """A description of what has another value now, or None."""
+        """Return a description of the first value that has changed, or None."""
         for read, value in self.settings.items():
             if not equal_values(read(), value):
                 return f"{read.__name__.strip('_')} of torch"
@@ -191,13 +190,15 @@ class ProbeKind(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Probes:
-    """Comparisons that need no Python: of an entry of a dict (0: there is none), a length, an item
-    of a list, the next key and value of a dict, a class, the version that a class has where it is
-    changed, a word of memory (key: where it lies behind the subject, in bytes).
+    """Comparisons that need no Python.
 
-    rows: kind, subject, key, expected. Each is a number: the address of an object, a length, or the
-    position of an item. kept: the objects behind the addresses. Of equal rows there is one, unless
-    they are pairs, which are compared in their order.
+    They compare an entry of a dict (0: there is none), a length, an item of a list, the next
+    key and value of a dict, a class, the version of a class (it changes with the class), or a
+    word of memory (key: its offset from the subject, in bytes).
+
+    rows: kind, subject, key, expected. Each is a number: the address of an object, a length, or
+    the position of an item. kept: the objects at these addresses. Equal rows are stored once,
+    except pairs, which are compared in their order.
     """
 
     rows: list[tuple[int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int]])
@@ -207,7 +208,7 @@ class Probes:
     )
 
     def add(self, kind: ProbeKind, subject: Any, key: Any, expected: Any) -> None:
-        """Adds a comparison whose key and expected value are objects."""
+        """Add a comparison whose key and expected value are objects."""
         self.kept += (subject, key, expected)
         self._append((kind, id(subject), id(key), id(expected)))
 
@@ -221,7 +222,7 @@ class Probes:
         self._append((kind, id(subject), key, expected))
 
     def add_word(self, address: int, place: int, expected: int) -> None:
-        """Adds a comparison of 64 bits in memory that rows before it keep from being freed."""
+        """Add a comparison of 64 bits of memory that earlier rows prove to be allocated."""
         self._append((ProbeKind.WORD, address, place, expected))
 
     def entry(self, table: dict[str, Any], name: str, value: Any) -> None:
@@ -244,7 +245,7 @@ class Probes:
 
 
 _MANY = 50
-"""From this many comparisons on, native code takes less time than Python."""
+"""The number of comparisons from which native code takes less time than Python."""
 NativeCheck = Callable[[Probes], Callable[[], bool]]
 _SIZES = {
     dict: ProbeKind.DICT_SIZE,
@@ -255,7 +256,7 @@ _SIZES = {
 
 
 def probes_of(guards: Guards) -> tuple[Probes, Guards]:
-    """The comparisons that native code can do, and the guards of what it cannot."""
+    """Return the comparisons that native code can do, and the guards of the rest."""
     probes = Probes()
     for value, kind in guards.objects:
         probes.add(ProbeKind.TYPE, value, None, kind)
@@ -288,7 +289,8 @@ def probes_of(guards: Guards) -> tuple[Probes, Guards]:
 
 
 def _dict_of(table: Any) -> dict[str, Any] | None:
-    """The dict that a namespace is, or that of a class, which `vars` only shows."""
+    """Return the dict of a namespace or of a class (`vars` returns only a proxy); None for other
+    mappings."""
     if type(table) is MappingProxyType:
         (table,) = gc.get_referents(table)
     return table if type(table) is dict else None
@@ -302,10 +304,10 @@ def _is_probed(box: GuardedItems) -> bool:
 
 
 def check_of(guards: Guards) -> Callable[[], bool]:
-    """Makes a function that says whether everything has the same identity as before.
+    """Return a function that checks that everything has the same identity as before.
 
-    It is printed as Python, with the objects as its globals: a call costs some 20 ns per value,
-    less than half of what any loop over the values costs.
+    It is generated as Python source with the objects as its globals: a call costs some 20 ns
+    per value, less than half of the cost of any loop over the values.
     """
     tools: list[Any] = [all, map, is_, content_of, equal_values]
     known: dict[str, Any] = {tool.__name__: tool for tool in tools}
@@ -316,8 +318,8 @@ def check_of(guards: Guards) -> Callable[[], bool]:
         return f"o{len(known) - 1}"
 
     def stored(container: Any, plain: str, method: str) -> str:
-        """The expression for what a container holds. For a class derived from a built-in container,
-        its methods are not called."""
+        """Return the expression for the contents of a container, without calling methods of a
+        derived class."""
         kind = container_of(container)
         if type(container) is kind:
             return plain.format(name(container))
@@ -340,7 +342,7 @@ def check_of(guards: Guards) -> Callable[[], bool]:
         stale_if([f"type({name(value)}) is not {name(kind)}"])
     empty = [box for box, size in guards.sizes if size == 0 and type(box) in _PLAIN_BOXES]
     if empty:
-        stale_if([name(box) for box in empty])  # takes half the time of asking for the length
+        stale_if([name(box) for box in empty])  # takes half the time of `len`
     for box, size in guards.sizes:
         if size == 0 and type(box) in _PLAIN_BOXES:
             continue
@@ -365,8 +367,8 @@ def check_of(guards: Guards) -> Callable[[], bool]:
 
 
 def content_of(item: Any) -> Any:
-    """The content of an array, to be compared. Methods that a class of arrays overrides are not
-    called."""
+    """Return the content of an array as a value to compare. Methods overridden by a class of
+    arrays are not called."""
     if isinstance(item, np.ma.MaskedArray):
         return content_of(np.ma.getdata(item)), content_of(np.ma.getmaskarray(item))  # pyright: ignore
     if isinstance(item, np.ndarray):
@@ -378,7 +380,7 @@ def content_of(item: Any) -> Any:
 
 
 def equal_values(first: Any, second: Any) -> bool:
-    """Whether two objects are the same value: the same object, or plain values that are equal."""
+    """Return True if two objects are the same object, or equal plain values."""
     if equal_leaves(first, second):
         return True
     if type(first) is not type(second):

@@ -1,8 +1,8 @@
-"""Finds what traced code can reach: a walk over closures, globals, attributes and containers.
+"""Walk to everything that traced code can reach: closures, globals, attributes and containers.
 
 Attributes of the user's objects are followed if the code contains their names, or if it builds
-names at run time. Functions that are reached and have run count as code too, because tracing does
-not see calls of a property's getter or of a `__getitem__`. So the walk is repeated until no new
+names at run time. Reached functions that have run count as code too, because tracing does not
+see calls of a property's getter or of a `__getitem__`. So the walk is repeated until no new
 names are found.
 """
 
@@ -60,8 +60,8 @@ _RUNNERS = {
     "IPython", "_pytest", "coverage", "debugpy", "execnet", "hypothesis", "ipykernel", "pluggy",
     "py", "pytest", "xdist",
 }  # fmt: skip
-"""Packages that run or watch programs and are no part of them. pytest gives every function with an
-`assert` a name through which everything in the test session can be reached."""
+"""Packages that run or watch programs and are not part of them. pytest gives every function with
+an `assert` a name through which the whole test session can be reached."""
 
 _TOOLS = {"torch", "sympy", "mpmath", "numpy", "stretto"}
 
@@ -81,16 +81,17 @@ _MAKERS = ("__init__", "__new__", "__post_init__")
 
 
 def is_of_user(value: type | ModuleType) -> bool:
-    """Whether a class or module is neither of the standard library nor of torch."""
+    """Return True if a class or module belongs neither to the standard library nor to torch and
+    other tools."""
     name: Any = getattr(value, "__module__" if isinstance(value, type) else "__name__")
-    if not isinstance(name, str):  # a metaclass may have a descriptor of this name for its classes
+    if not isinstance(name, str):  # a metaclass may define a descriptor of this name
         return False
     return name.split(".")[0] not in _FOREIGN
 
 
 def original(value: Any) -> Any:
-    """The function that a compiled function was made from, by stretto or by torch.compile; any
-    other object itself."""
+    """Return the function from which stretto or torch.compile made a compiled function; any other
+    object itself."""
     while True:
         kind = type(value)
         if kind.__module__ == "stretto.call.compiled" and "_function" in vars(value):
@@ -109,8 +110,8 @@ def is_foreign_module(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What a capture ran: the functions that were traced, all code by itself, and the names of
-    attributes that the code built and the tracer saw."""
+    """The code that a capture ran: traced functions, all executed code, and attribute names that
+    the code built and the tracer saw."""
 
     traced: Collection[FunctionType]
     executed: ExecutedCode
@@ -125,15 +126,15 @@ class ReachableObjects:
     executed: ExecutedCode
     names: set[str]
     every_name: bool = False
-    """Whether the code reads attributes by names that it builds, unseen by the tracer."""
+    """True if the code reads attributes by names that it builds, unseen by the tracer."""
     functions: dict[int, FunctionType] = field(default_factory=dict[int, FunctionType])
     seen: dict[int, Any] = field(default_factory=dict[int, Any])
     skipped: set[int] = field(default_factory=set[int])
-    """Objects that are not looked into, by id."""
+    """Ids of objects that are not looked into."""
     loaded: set[str] = field(default_factory=set[str])
     """Global names that the code reads."""
     made: set[type] = field(default_factory=set[type])
-    """Classes that the code may make objects of, and their bases."""
+    """Classes that the code may instantiate, and their bases."""
 
     def read(self, function: FunctionType, *, traced: bool) -> None:
         """Count `function` as code."""
@@ -161,7 +162,7 @@ class ReachableObjects:
     def _has_run(self, function: FunctionType) -> bool:
         return self.executed.may_have_run(function.__code__)
 
-    # ---- what an object leads to ---------------------------------------------------------------
+    # ---- objects reached from an object --------------------------------------------------------
 
     def _next(self, value: Any) -> Iterable[Any]:
         if original(value) is not value:
@@ -207,7 +208,7 @@ class ReachableObjects:
             yield function.__globals__.get(name)
 
     def _of_class(self, kind: type) -> Iterator[Any]:
-        """Follows a class that the code names, so that it may make objects of the class."""
+        """Follow a class that the code names, and may therefore instantiate."""
         self.made.update(kind.__mro__)
         yield from self.class_entries(kind).values()
 
@@ -235,7 +236,7 @@ class ReachableObjects:
         for base in user_classes(kind):
             yield from self.class_entries(base).values()
 
-    # ---- which entries of it the code may read -------------------------------------------------
+    # ---- entries of an object that the code may read -------------------------------------------
 
     def entries_of_module(self, module: ModuleType) -> list[str]:
         if not is_of_user(module):
@@ -246,7 +247,7 @@ class ReachableObjects:
         return sorted(self.names & table.keys())
 
     def class_entries(self, kind: type) -> dict[str, Any]:
-        """Entries of one class of the user, without those of its bases."""
+        """Return the relevant entries of one user class, without those of its bases."""
         if not is_of_user(kind):
             return {}
         wanted = self.names
@@ -261,7 +262,7 @@ class ReachableObjects:
         }
 
     def attributes(self, value: Any) -> dict[str, Any]:
-        """Entries of an object's `__dict__`."""
+        """Return the relevant entries of an object's `__dict__`."""
         kind = type(value)
         table = table_of(value)
         if package_of(kind) in _OPAQUE:
@@ -271,7 +272,7 @@ class ReachableObjects:
         return {name: table[name] for name in self.names & table.keys() - MODULE_INTERNALS}
 
     def slots(self, value: Any) -> dict[str, Any]:
-        """Slots of an object, with UNDEFINED for those not set."""
+        """Return the relevant slots of an object, with UNDEFINED for those not set."""
         found = slots_of(type(value))
         wanted = found if self.every_name else [name for name in found if name in self.names]
         return {name: read_attribute(value, name, UNDEFINED) for name in wanted}
@@ -281,11 +282,12 @@ _CODE = (FunctionType, staticmethod, classmethod, property)
 _OPAQUE = frozenset(
     ("asyncio", "concurrent", "logging", "multiprocessing", "stretto", "threading", "weakref")
 )
-"""Modules whose objects programs do not depend on."""
+"""Modules on whose objects programs do not depend."""
 
 
 def _is_computed_with_by_torch(kind: type) -> bool:
-    """Whether code of torch or NumPy, which is not looked into, reads an object's attributes."""
+    """Return True if torch or NumPy code, which is not looked into, reads an object's
+    attributes."""
     return any(
         base is not nn.Module and package_of(base) in ("torch", "numpy") for base in kind.__mro__
     )
@@ -293,13 +295,13 @@ def _is_computed_with_by_torch(kind: type) -> bool:
 
 @cache
 def user_classes(kind: type) -> tuple[type, ...]:
-    """The classes of the user that an object's class derives from, itself first."""
+    """Return the user's classes that an object's class derives from, itself first."""
     return tuple(base for base in kind.__mro__ if is_of_user(base))
 
 
 @cache
 def slots_of(kind: type) -> tuple[str, ...]:
-    """Names of the slots that a class of the user and its bases have."""
+    """Return the names of the slots of a user class and its bases."""
     return tuple(
         name
         for base in user_classes(kind)
@@ -309,7 +311,8 @@ def slots_of(kind: type) -> tuple[str, ...]:
 
 
 def table_of(value: Any) -> dict[str, Any]:
-    """An object's `__dict__`, or an empty one. Methods of the user's classes are not called."""
+    """Return an object's `__dict__`, or an empty dict. Methods of the user's classes are not
+    called."""
     return read_attribute(value, "__dict__", {})
 
 
@@ -320,7 +323,7 @@ def read_attribute(value: Any, name: str, default: Any) -> Any:
         return default
 
 
-# ---- Collects the guards of a capture: all that `reach` says that traced code may have read.
+# ---- Guards of a capture: everything reachable that traced code may have read.
 
 
 # pyright: reportPrivateUsage=false
@@ -333,10 +336,10 @@ def guards_of(
     missing: Iterable[tuple[Any, str]],
     exempt: Exempt,
 ) -> Guards:
-    """Guards of all that code which ran in a capture may have read.
+    """Return guards of everything that code which ran in a capture may have read.
 
-    roots: the captured function and its arguments. missing: attributes that were looked for and not
-    there. exempt: what needs no guard.
+    roots: the captured function and its arguments. missing: attributes that were looked up and
+    not found. exempt: state that needs no guard.
     """
     reach = ReachableObjects([*roots, *exempt.leaves], code.executed, set(code.names))
     reach.skipped = {id(item) for item in exempt.objects}
@@ -358,7 +361,7 @@ def guards_of(
 
 @dataclass(slots=True, eq=False)
 class _Collector:
-    """Collects what was reached."""
+    """Collects guards of the objects that were reached."""
 
     reach: ReachableObjects
     exempt: Exempt
@@ -379,8 +382,8 @@ class _Collector:
         names: Iterable[str],
         anchor: int | None = None,
     ) -> None:
-        """Guards entries of a namespace, whether they exist or not. anchor: the id under which
-        exemptions name the namespace."""
+        """Guard entries of a namespace, whether they exist or not. anchor: the id by which
+        exemptions identify the namespace."""
         for name in names:
             if self.exempt.has(id(table) if anchor is None else anchor, name):
                 continue
@@ -423,7 +426,7 @@ class _Collector:
             tuple(item.copy() for item in self.arrays if isinstance(item, np.ndarray)),
         )
 
-    # ---- what there is to an object ------------------------------------------------------------
+    # ---- guards of an object -------------------------------------------------------------------
 
     def visit(self, value: Any) -> None:
         if original(value) is not value:
@@ -462,13 +465,14 @@ class _Collector:
                 self.attributes(f"the variable '{free}' of {name}", cell, ("cell_contents",))
         table = function.__globals__
         names = names_read(function.__code__)
-        read = names.globals | names.stored  # a store of what is there changes nothing
+        read = names.globals | names.stored  # storing the present value changes nothing
         own = (n for n in read if n in table and not is_foreign_module(table[n]))
         hidden = (n for n in read if n not in table and hasattr(builtins, n))
         self.entries(f"module {function.__module__}", table, (*own, *hidden))
 
     def classes(self, kind: type) -> None:
-        """Guards entries of a class and its bases, also those that a new entry could hide."""
+        """Guard entries of a class and its bases, also absent ones that would hide them if
+        added."""
         if kind in self.known:
             return
         self.known.add(kind)
@@ -513,7 +517,7 @@ class _Collector:
 
 
 class _SlotsSet:
-    """The slots of an object, as a container of the names of those that are set."""
+    """The slots of an object as a container of the names that are set."""
 
     __slots__ = ("owner",)
 
@@ -534,8 +538,8 @@ _GLOBAL_HOOKS = (
 
 
 def _settings(names: set[str]) -> tuple[Callable[[], Any], ...]:
-    """The settings that operators depend on besides their arguments, and those that code with these
-    names asks for."""
+    """Return the settings on which operators depend besides their arguments, and those read by
+    code with these names."""
     autocast = _autocast if torch._C._is_any_autocast_enabled() else _is_autocast_enabled
     asked = (_SETTINGS[name] for name in sorted(_SETTINGS.keys() & names))
     return (torch.get_default_dtype, autocast, *asked)
@@ -554,5 +558,5 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
     "get_float32_matmul_precision": torch.get_float32_matmul_precision,
     "get_num_threads": torch.get_num_threads,
 }
-"""Settings that only code with these names depends on."""
+"""Settings on which only code with these names depends."""
 _ENVIRONMENT = frozenset(("environ", "getenv"))

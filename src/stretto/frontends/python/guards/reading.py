@@ -1,10 +1,10 @@
-"""Reads what a program that changes objects finds in them, at each call before it runs.
+"""Contents of the objects that a program changes, read at each call before it runs.
 
-Places of the user's objects that a program changes hold something else at each call. Their content
-is taken apart. Tensors and counters become inputs. The rest, together with which of the tensors are
-the same, is the *key* of the state. A program is right where the key equals that of its capture,
-and the shapes of the tensors are those that it is for. Objects met on the way are numbered, so that
-effects name them by number, whichever objects they are at this call.
+Places in the user's objects that a program changes hold another value at each call. Their
+contents are flattened: tensors and counters become inputs; the rest, with the information which
+tensors are the same, is the *key* of the state. A program is right if the key equals that of
+its capture and the tensors have the shapes it is for. Objects found on the way are numbered, so
+that effects refer to them by number, whichever objects they are in this call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stretto.frontends.python.values.state import contents, is_box
 from stretto.frontends.python.values.stores import CellVariable, Holder
 
 WHOLE: Any = type("Whole", (), {"__repr__": lambda _: "whole"})()
-"""Instead of a key: everything in a box."""
+"""Used in place of a key: everything in a box."""
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of a call."""
@@ -34,7 +34,7 @@ _PLAIN = (bool, str, bytes, type(None), torch.dtype, torch.device, Enum)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Identity:
-    """Part of a key: this very object, kept alive."""
+    """Part of a key that equals this very object only; keeps it alive."""
 
     value: object
 
@@ -74,14 +74,17 @@ class Root:
 
 
 def is_counted(value: Any) -> bool:
-    """Whether an integer may be an input."""
+    """Return True if an integer may be an input."""
     return type(value) is int and -_MOST_COUNTED < value < _MOST_COUNTED
 
 
 @dataclass(frozen=True, slots=True)
 class Exempt:
-    """What guards leave out because the key of the state has it: objects that were read, and
-    entries, by `stores.anchor`. `leaves` are values found there that are guarded as usual."""
+    """State that guards leave out because the key of the state contains it.
+
+    objects: those that were read. leaves: values found there that are guarded as usual.
+    entries: keys of boxes, by `stores.anchor`.
+    """
 
     objects: list[Any] = field(default_factory=list[Any])
     leaves: list[Any] = field(default_factory=list[Any])
@@ -94,20 +97,20 @@ class Exempt:
 
 @dataclass(slots=True)
 class Reading:
-    """The content of the roots: its key, and tensors, counters and objects in the order found."""
+    """The contents of the roots: the key, and tensors, counters and objects in the order found."""
 
     key: tuple[Any, ...] = ()
     tensors: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     numbers: list[int] = field(default_factory=list[int])
     counters: list[tuple[Any, Any]] = field(default_factory=list[tuple[Any, Any]])
-    """Where the numbers are: boxes and keys."""
+    """The box and key of each of the numbers."""
     objects: list[Any] = field(default_factory=list[Any])
     leaves: list[Any] = field(default_factory=list[Any])
     """Other values. If the key is the same, they are the same objects."""
     names: list[str] = field(default_factory=list[str])
     """Names of the tensors, then of the numbers."""
     is_traced: bool = False
-    """A tensor of a capture that goes on in another thread was met."""
+    """True if a tensor of a capture in progress in another thread was found."""
 
     @property
     def shapes(self) -> tuple[torch.Size, ...]:
@@ -125,11 +128,11 @@ def read_state(
     fixed: Sequence[Any],
     counted: frozenset[tuple[type, Any]] = frozenset(),
 ) -> Reading:
-    """Reads `roots`, and `arguments` unless that is None. Ints that are arguments are left out: the
-    key of the call has them, or they are sizes.
+    """Read `roots`, and `arguments` unless None, leaving out int arguments.
 
-    given: the tensors among the arguments. fixed: boxes that effects name in another way. counted:
-    attributes of classes whose integers become inputs, in whatever object they are found.
+    These are in the key of the call, or are sizes. given: the tensors among the arguments.
+    fixed: boxes that effects identify in another way. counted: attributes of classes whose
+    integers become inputs, in whatever object they are found.
     """
     walk = _StateWalk(Reading(), counted)
     for number, tensor in enumerate(given):
@@ -199,7 +202,8 @@ class _StateWalk:
             self.reading.leaves.append(value)
 
     def enter(self, box: Any) -> dict[Any, Any] | None:
-        """Number a container and note its structure; None where it was met before."""
+        """Number a container and add its structure to the key. Returns None if it was entered
+        before."""
         if not self.is_new(box):
             return None
         self.reading.objects.append(box)
@@ -232,7 +236,7 @@ class _StateWalk:
 
 
 def is_structural(value: Any) -> bool:
-    """Whether another object of the same content may stand in the place of `value`."""
+    """Return True if another object of the same content may take the place of `value`."""
     if isinstance(value, Holder | Enum):
         return False
     return is_box(value)

@@ -1,4 +1,4 @@
-"""`x[i]` and `x[i] = v` where an index is known only at run time."""
+"""`x[i]` and `x[i] = v` with an index that is known only at run time; slices with traced bounds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ aten = torch.ops.aten
 
 
 def is_position(index: Any) -> bool:
-    """A traced integer without dims: a position rather than a table of positions."""
+    """True for a traced integer without dims: a position rather than a table of positions."""
     return isinstance(index, TracedTensor) and index.dim() == 0 and index.dtype in _INTEGERS
 
 
@@ -40,7 +40,7 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
 def has_position(index: Any) -> bool:
-    """Whether an index (or a part of one) is known only at run time."""
+    """True if an index (or a part of one) is known only at run time."""
     if isinstance(index, tuple):
         return any(has_position(part) for part in index)
     if isinstance(index, slice):
@@ -49,21 +49,21 @@ def has_position(index: Any) -> bool:
 
 
 def has_size(index: Any) -> bool:
-    """Whether an index has what torch's own indexing would make numbers: sizes, and lists of the
-    Program."""
+    """True if an index contains sizes or Program lists, which torch's own indexing would settle as
+    numbers."""
     if isinstance(index, tuple):
         return any(has_size(part) for part in index)
     return isinstance(index, torch.SymInt | TracedList)
 
 
 def _is_flag(index: Any) -> bool:
-    """Whether an index is a traced flag without dims, which selects all of the tensor or
+    """True if an index is a traced flag without dims, which selects all of the tensor or
     nothing."""
     return isinstance(index, TracedTensor) and index.dim() == 0 and index.dtype is torch.bool
 
 
 def _plain(index: Any) -> Any:
-    """The index with traced numbers for sizes that data decide."""
+    """Return the index with traced numbers for data-dependent sizes."""
     if isinstance(index, tuple):
         return tuple(map(_plain, index))  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(index, slice):
@@ -74,7 +74,7 @@ def _plain(index: Any) -> Any:
 
 
 def getitem(tensor: TracedTensor, index: Any) -> Any:
-    """`tensor[index]`."""
+    """Return `tensor[index]`."""
     if is_number(tensor):
         raise TypeError(f"'{kind_of_number(tensor).__name__}' object is not subscriptable")
     index = _plain(index)
@@ -89,7 +89,7 @@ def getitem(tensor: TracedTensor, index: Any) -> Any:
 
 
 def setitem(tensor: TracedTensor, index: Any, value: Any) -> None:
-    """`tensor[index] = value`."""
+    """Perform `tensor[index] = value`."""
     if is_number(tensor):
         kind = kind_of_number(tensor).__name__
         raise TypeError(f"'{kind}' object does not support item assignment")
@@ -116,14 +116,14 @@ def setitem(tensor: TracedTensor, index: Any, value: Any) -> None:
 
 
 def _without_leading_ones(value: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The value without leading dims of size 1 that the target does not have."""
+    """Return the value without leading dims of size 1 that the target does not have."""
     while value.dim() > target.dim() and value.shape[0] == 1:
         value = value.squeeze(0)
     return value
 
 
 def _set_if(tensor: TracedTensor, flag: TracedTensor, value: Any) -> None:
-    """Assigns the value to all of the tensor if the flag is set."""
+    """Assign the value to all of the tensor if the flag is set."""
     if isinstance(value, torch.Tensor):
         value = _without_leading_ones(value, tensor).to(tensor.dtype)
     else:
@@ -132,7 +132,7 @@ def _set_if(tensor: TracedTensor, flag: TracedTensor, value: Any) -> None:
 
 
 def _expanded(tensor: TracedTensor, index: Any) -> list[Any]:
-    """The index with its ellipsis written out, one entry per dim (and per None)."""
+    """Return the index with its ellipsis written out, one entry per dim (and per None)."""
     parts = list(index) if isinstance(index, tuple) else [index]
     if any(isinstance(part, bool) for part in parts):
         fail(
@@ -191,7 +191,7 @@ def _located(tensor: Any, parts: list[Any]) -> Any:
 
 
 def select(tensor: TracedTensor, dim: int, index: Any) -> TracedTensor:
-    """`tensor.select(dim, index)` with a Python or traced index."""
+    """Return `tensor.select(dim, index)` with a Python or traced index."""
     if isinstance(index, TracedTensor) and tracer().tries.catch(IndexError):
         index = _known_index(index)
     if isinstance(index, TracedTensor):
@@ -200,10 +200,10 @@ def select(tensor: TracedTensor, dim: int, index: Any) -> TracedTensor:
 
 
 def _known_index(index: TracedTensor) -> int:
-    """A Python int for an index that may raise what the user's code catches.
+    """Return a Python int for an index that may raise an error that the user's code catches.
 
-    It is one where its loop is unrolled. (The op itself may be emitted behind the `try`, where a
-    view is read.)
+    It is known if its loop is unrolled. The op itself may be emitted after the `try`, where a
+    view is read.
     """
     known = known_value(index)
     if known is not None:
@@ -239,12 +239,12 @@ def _slice(tensor: TracedTensor, dim: int, part: slice) -> TracedTensor:
 
 
 def _window(tensor: TracedTensor, dim: int, start: Any, length: int) -> TracedTensor:
-    """A slice of static length, which is taken to lie inside of the dim: where it does not, the run
-    stops, and the function is captured again with a slice that is cut."""
+    """Return a slice of static length that is assumed to be inside the dim. If it is not, the run
+    stops, and the function is captured again with a clamped slice."""
     if length == 0:
         return aten.slice.Tensor(tensor, dim, 0, 0, 1)
     if isinstance(start, TracedTensor) and not _is_not_negative(start):
-        # `x[-1:2]` begins at the last element and ends before it: beyond the dim in any case.
+        # `x[-1:2]` starts at the last element and ends before it: mark it as out of range.
         beyond = plain(tensor.shape[dim])
         crosses = (start < 0) & (start + length >= 0)
         start = torch.where(crosses, beyond, start)
@@ -259,7 +259,7 @@ def _is_not_negative(start: TracedTensor) -> bool:
 
 
 def _decided_slice(tensor: TracedTensor, dim: int, part: slice) -> TracedTensor:
-    """A slice whose length the run tells: bounds out of range are cut, as in Python."""
+    """Return a slice of data-dependent length: bounds out of range are clamped, as in Python."""
     state = tracer()
     size: Any = plain(tensor.shape[dim])
     key = (*map(_key, (part.start, part.stop)), state.dim(tensor.shape[dim]))
@@ -279,12 +279,12 @@ def _decided_slice(tensor: TracedTensor, dim: int, part: slice) -> TracedTensor:
 
 
 def _key(bound: Any) -> Any:
-    """Equal for bounds that are the same number."""
+    """Return a key that is equal for bounds that are the same number."""
     return tracer().read(bound) if isinstance(bound, TracedTensor) else bound
 
 
 def _is_usable(item: Any) -> bool:
-    """Whether what has been computed for another slice is there at this place."""
+    """True if a value computed for another slice can be used here."""
     state = tracer()
     if isinstance(item, torch.SymInt):
         values = [state.symbol_values[symbol] for symbol in symbols_in((state.dim(item),))]
@@ -294,7 +294,7 @@ def _is_usable(item: Any) -> bool:
 
 
 def _cut(bound: Any, size: Any) -> Any:
-    """A bound of a slice as Python understands it: a position between 0 and the size."""
+    """Return a slice bound as Python interprets it: a position between 0 and the size."""
     if isinstance(bound, int) and isinstance(size, int):
         return slice(bound, None).indices(size)[0]
     if not isinstance(bound, TracedTensor):
@@ -314,8 +314,8 @@ def _position(start: Any) -> Value:
 
 
 def _unrolled(bounds: tuple[Any, ...]) -> list[Any] | None:
-    """The bounds of a slice where they are known, if need be by unrolling a loop that is not one
-    over a size; else None."""
+    """Return the bounds of a slice if they are known, or become known by unrolling a loop whose
+    trip count is not a size; else None."""
     found: list[Any] = []
     for bound in bounds:
         mark = bound.number if isinstance(bound, TracedTensor) else None
@@ -327,10 +327,3 @@ def _unrolled(bounds: tuple[Any, ...]) -> list[Any] | None:
         except Abort:
             return None
     return found
-
-
-# ---- Items of Python sequences and dicts at positions that the run decides.
-#
-# Items of one shape and dtype become a list of the Program. Others, such as the modules of an
-# `nn.ModuleList` or functions, become a value that is one of them: each use of it is a branch on
-# the position, which makes the call of a chosen expert a switch.

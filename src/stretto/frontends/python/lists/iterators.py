@@ -1,15 +1,16 @@
-"""Python's iterators as objects with attributes, so that their positions are state like any other.
+"""Python's iterators as objects with attributes, so that their positions are state like any
+other.
 
-An iterator of C cannot be put back, and none of them takes a position that the run decides. So code
-that is traced has these in their place. Each says whether there is one more item (`more`), gives it
-(`take`), and does what Python does where there is none (`end`). The methods are traced like user
-code: where a position or a length depends on the run, their branches become part of the Program.
+A C iterator cannot be reset, and accepts no traced position. Traced code therefore gets
+these objects instead. Each tells if there is another item (`more`), returns it (`take`),
+and acts as Python does at the end (`end`). The methods are traced like user code: where a
+position or a length depends on the run, their branches become part of the Program.
 """
 
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownMemberType=false
-# what is passed here is traced
+# all arguments are traced values
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ import itertools
 from typing import Any, ClassVar
 
 
-class Iterating:
+class TracedIterator:
     """Base of the iterators.
 
-    made_of: the arguments, from which the items can be had without positions, as long as the
-    iterator is not `touched`.
+    made_of: the arguments, from which the items can be derived without positions, as long as
+    the iterator is not `touched`.
     """
 
     kind: ClassVar[type] = object
@@ -41,16 +42,19 @@ class Iterating:
         raise StopIteration
 
     def more(self) -> Any:
+        """Return True if there is another item, which may be a traced flag. Called before each
+        `take`."""
         raise AssertionError("each kind of iterator says whether it has another item")
 
     def take(self) -> Any:
+        """Return the next item; `more` must have been true."""
         raise AssertionError("each kind of iterator gives the next item")
 
     def end(self) -> None:
         pass
 
 
-class Over(Iterating):
+class Over(TracedIterator):
     """An iterator over the items of another one."""
 
     def __init__(self, inner: Any, *made_of: Any) -> None:
@@ -66,7 +70,7 @@ class Over(Iterating):
 
 
 class LookingAhead(Over):
-    """One that has to take an item to know whether there is one; `item` is that."""
+    """An iterator that has to take an item to find out if there is one; `item` holds it."""
 
     def __init__(self, function: Any, inner: Any) -> None:
         super().__init__(inner)
@@ -79,7 +83,7 @@ class LookingAhead(Over):
 
 
 def next_of(iterator: Any) -> Any:
-    """`next(iterator)`."""
+    """Return `next(iterator)`."""
     if iterator.more():
         return iterator.take()
     iterator.end()
@@ -87,7 +91,7 @@ def next_of(iterator: Any) -> Any:
 
 
 def next_or(iterator: Any, default: Any) -> Any:
-    """`next(iterator, default)`."""
+    """Return `next(iterator, default)`."""
     if iterator.more():
         found = iterator.take()
     else:
@@ -97,7 +101,7 @@ def next_or(iterator: Any, default: Any) -> Any:
 
 
 def contains(iterator: Any, item: Any) -> Any:
-    """`item in iterator`, which uses up the items before it."""
+    """Return `item in iterator`, which consumes the items up to the match."""
     found = False
     while not found and iterator.more():
         other = iterator.take()
@@ -108,7 +112,7 @@ def contains(iterator: Any, item: Any) -> Any:
 
 
 def rest_of(iterator: Any) -> Any:
-    """A list of the items that are left."""
+    """Return a list of the remaining items."""
     made: Any = []
     while iterator.more():
         made.append(iterator.take())
@@ -117,8 +121,8 @@ def rest_of(iterator: Any) -> Any:
 
 
 def any_left(iterator: Any, found: Any) -> Any:
-    """Returns True if the truth of one of the items that are left is `found`. The iterator keeps
-    the items that follow that one."""
+    """Return True if the truth of one of the remaining items is `found`. The iterator keeps the
+    items after that one."""
     while iterator.more():
         if bool(iterator.take()) == found:
             return True
@@ -126,8 +130,8 @@ def any_left(iterator: Any, found: Any) -> Any:
     return False
 
 
-class Positioned(Iterating):
-    """The items of a sequence, which may grow meanwhile."""
+class Positioned(TracedIterator):
+    """The items of a sequence, which may grow during the iteration."""
 
     kind = type(iter([]))
 
@@ -150,7 +154,7 @@ class Positioned(Iterating):
 
 
 class Backwards(Positioned):
-    """The items of a sequence from the last one on."""
+    """The items of a sequence in reverse order."""
 
     kind = reversed
 
@@ -164,8 +168,9 @@ class Backwards(Positioned):
         return item
 
 
-class OfDict(Iterating):
-    """The keys, values or items of a dict. `count`: of the keys when the iterator was made."""
+class DictIterator(TracedIterator):
+    """The keys, values or items of a dict. `count`: number of keys when the iterator was
+    created."""
 
     kind = type(iter({}))
 
@@ -191,8 +196,8 @@ class OfDict(Iterating):
         self.position = -1
 
 
-class Until(Iterating):
-    """What a function returns, until that is `last`."""
+class CallIterator(TracedIterator):
+    """The results of a function, until one equals `last`."""
 
     kind = type(iter(int, 1))
 
@@ -228,7 +233,7 @@ class Enumerated(Over):
         return number, self.inner.take()
 
 
-class Zipped(Iterating):
+class Zipped(TracedIterator):
     kind = zip
 
     def __init__(self, items: Any, inner: Any, strict: bool) -> None:
@@ -246,7 +251,8 @@ class Zipped(Iterating):
         return tuple([one.take() for one in self.inner])
 
     def end(self) -> None:
-        """Takes an item of those before the first one that has none left."""
+        """Take an item from each iterator before the first exhausted one, as `zip` does; raise
+        ValueError for a mismatch if strict."""
         going: Any = True
         first_ended: Any = False
         for number, one in enumerate(self.inner, 1):
@@ -278,7 +284,7 @@ class Mapped(Zipped):
         return self.function(*[one.take() for one in self.inner])
 
 
-class Starred(Over):
+class StarMap(Over):
     kind = itertools.starmap
 
     def __init__(self, function: Any, inner: Any) -> None:
@@ -290,7 +296,7 @@ class Starred(Over):
 
 
 class Filtered(LookingAhead):
-    """The items for which `function` says `wanted`."""
+    """The items whose `function` has the truth value `wanted`."""
 
     kind = filter
 
@@ -310,7 +316,7 @@ class Filtered(LookingAhead):
         return found
 
 
-class WhileHolds(LookingAhead):
+class TakeWhile(LookingAhead):
     """The items before the first one for which `function` is false."""
 
     kind = itertools.takewhile
@@ -338,7 +344,7 @@ class WhileHolds(LookingAhead):
         pass
 
 
-class OnceFails(LookingAhead):
+class DropWhile(LookingAhead):
     """The items from the first one on for which `function` is false."""
 
     kind = itertools.dropwhile
@@ -360,7 +366,7 @@ class OnceFails(LookingAhead):
         return found
 
 
-class Counted(Iterating):
+class Counted(TracedIterator):
     kind = itertools.count
 
     def __init__(self, start: Any = 0, step: Any = 1) -> None:
@@ -377,8 +383,8 @@ class Counted(Iterating):
         return number
 
 
-class Repeated(Iterating):
-    """times: how often `item` is given; None without end."""
+class Repeated(TracedIterator):
+    """times: number of times that `item` is returned; None for no end."""
 
     kind = itertools.repeat
 
@@ -396,8 +402,8 @@ class Repeated(Iterating):
         return self.item
 
 
-class Cycled(Iterating):
-    """The items of a sequence that does not change, again and again."""
+class Cycled(TracedIterator):
+    """The items of a sequence that does not change, repeated without end."""
 
     kind = itertools.cycle
 
@@ -416,8 +422,8 @@ class Cycled(Iterating):
         return item
 
 
-class Chained(Iterating):
-    """The items of several iterators. `number`: of the one that is gone through."""
+class Chained(TracedIterator):
+    """The items of several iterators. `number`: index of the current one."""
 
     kind = itertools.chain
 

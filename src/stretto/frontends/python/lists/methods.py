@@ -1,4 +1,5 @@
-"""What Python's lists can do beyond the list operators of the Program, written in terms of these.
+"""Behaviour of Python's lists beyond the list operators of the Program, written in terms of
+these.
 
 The functions are traced like user code: where lengths or positions depend on the run, their
 branches and loops become part of the Program.
@@ -7,7 +8,7 @@ branches and loops become part of the Program.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownMemberType=false
-# what is passed here is traced
+# all arguments are traced values
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import torch
 
 
 def collected(items: Any) -> Any:
-    """A new list of the items."""
+    """Return a new list of the items."""
     made: Any = []
     for item in items:
         made.append(item)
@@ -73,7 +74,7 @@ def reverse(items: Any) -> None:
 
 
 def repeat(items: Any, times: Any, once: Any) -> None:
-    """`items *= times`, of items that `once` is a copy of."""
+    """Perform `items *= times`, where `once` is a copy of the items."""
     if times <= 0:
         items.clear()
     for _ in range(times - 1):
@@ -82,7 +83,7 @@ def repeat(items: Any, times: Any, once: Any) -> None:
 
 
 def bounded(items: Any, position: Any, step: int) -> Any:
-    """The bound of a slice as a position between the ends."""
+    """Return the bound of a slice as a position between the ends."""
     length = len(items)
     lowest, highest = (0, length) if step > 0 else (-1, length - 1)
     if position < 0:
@@ -95,19 +96,19 @@ def bounded(items: Any, position: Any, step: int) -> Any:
 
 
 def trips(first: Any, last: Any, step: int) -> Any:
-    """The length of `range(first, last, step)`."""
+    """Return the length of `range(first, last, step)`."""
     length = (last - first + step - 1) // step if step > 0 else (first - last - step - 1) // -step
     return length if length > 0 else 0
 
 
 def part(items: Any, first: Any, length: Any, step: int, made: Any) -> None:
-    """Appends as many items from the first position on."""
+    """Append `length` items of `items` from the position `first` on, in steps, to `made`."""
     for place in range(length):
         made.append(items[first + place * step])
 
 
 def contains(items: Any, number: Any) -> Any:
-    """`number in items`, of a list of numbers."""
+    """Return `number in items` for a list of numbers."""
     found = False
     for position in range(len(items)):
         if items[position] == number:
@@ -116,7 +117,7 @@ def contains(items: Any, number: Any) -> Any:
 
 
 def equal(items: Any, others: Any) -> Any:
-    """`items == others`, of lists of numbers."""
+    """Return `items == others` for lists of numbers."""
     same = len(items) == len(others)
     if same:
         for position in range(len(items)):
@@ -126,8 +127,8 @@ def equal(items: Any, others: Any) -> Any:
 
 
 def compared(items: Any, others: Any, compare: Any) -> Any:
-    """Whether lists of numbers are in the order that `compare` asks for: the first items that
-    differ decide, and the lengths where none do."""
+    """Return a flag that is true if lists of numbers are in the order given by `compare`: the
+    first items that differ decide, or the lengths if none do."""
     length, other_length = len(items), len(others)
     outcome = compare(length, other_length)
     shorter = length if length < other_length else other_length
@@ -138,7 +139,7 @@ def compared(items: Any, others: Any, compare: Any) -> Any:
 
 
 def count(items: Any, number: Any) -> Any:
-    """`items.count(number)`, of a list of numbers."""
+    """Return `items.count(number)` for a list of numbers."""
     found = 0
     for position in range(len(items)):
         if items[position] == number:
@@ -147,7 +148,7 @@ def count(items: Any, number: Any) -> Any:
 
 
 def index(items: Any, number: Any, start: Any, stop: Any) -> Any:
-    """`items.index(number, start, stop)`, of a list of numbers."""
+    """Return `items.index(number, start, stop)` for a list of numbers."""
     found = -1
     for position in range(stop - 1, start - 1, -1):
         if items[position] == number:
@@ -158,7 +159,7 @@ def index(items: Any, number: Any, start: Any, stop: Any) -> Any:
 
 
 def any_of(items: Any, found: bool) -> Any:
-    """Whether the truth of one of the items is `found`."""
+    """Return a flag that is true if the truth of one of the items is `found`."""
     outcome = False
     for item in items:
         if bool(item) == found:
@@ -167,7 +168,7 @@ def any_of(items: Any, found: bool) -> Any:
 
 
 def best(items: Any, is_better: Any, name: str) -> Any:
-    """The first item that no other one is better than."""
+    """Return the first item that no other one is better than."""
     length = len(items)
     if length == 0:
         raise ValueError(f"{name}() arg is an empty sequence")
@@ -180,9 +181,9 @@ def best(items: Any, is_better: Any, name: str) -> Any:
 
 
 def places_by_insertion(numbers: Any, length: int, reverse: bool) -> Any:
-    """The places of numbers in the order in which Python's `list.sort` leaves a short list, also
-    where comparisons contradict each other: a run at the start is kept or turned around, and each
-    of the others is inserted where a bisection finds its place.
+    """Return the order in which Python's `list.sort` leaves a short list of numbers, even if
+    comparisons contradict each other: a run at the start is kept or reversed, and each of the
+    other numbers is inserted where a bisection places it.
 
     (CPython, Objects/listsort.txt.)
     """

@@ -12,7 +12,7 @@ import torch
 from stretto.errors import OnlyInPython
 from stretto.frontends.python.aliasing.aliases import link
 from stretto.frontends.python.lists import methods
-from stretto.frontends.python.objects.stand_ins import check_change
+from stretto.frontends.python.objects.copies import check_change
 from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import SIZE_BITS, Hooks, ListLength, TracedTensor
@@ -49,13 +49,15 @@ from stretto.ir.types import INDEX, Dim, ListType, TensorType, Type
 
 
 def element_kind(items: TracedList) -> Kind:
+    """Return the kind of the items of a list."""
     base = items.memory.state.base
     assert isinstance(base, Value)
     return Kind(base.list.element, items.numbers)
 
 
 def numbers(tensor: TracedTensor) -> Any:
-    """`tensor.tolist()` of one dim whose size data decide."""
+    """Return `tensor.tolist()` for a tensor of one dim of data-dependent size; else
+    NotImplemented."""
     if tensor.dim() != 1 or not is_decided(tensor.shape[0]):
         return NotImplemented
     state = tracer()
@@ -71,7 +73,7 @@ def _length(items: TracedList) -> ListLength:
 
 
 def traced_length(items: TracedList) -> Any:
-    """`len(items)`: an int where it is known, else a traced number."""
+    """Return `len(items)`: an int or a size if it is known, else a traced number."""
     length, state = _length(items), tracer()
     if length.static is not None:
         return length.static
@@ -81,7 +83,7 @@ def traced_length(items: TracedList) -> Any:
 
 
 def known_length(items: TracedList) -> int:
-    """The length where Python needs an int."""
+    """Return the length as a Python int."""
     length = traced_length(items)
     return int(concrete(length, "int") if isinstance(length, TracedTensor) else length)
 
@@ -97,6 +99,7 @@ def _item_value(items: TracedList, item: Any) -> Value:
 
 
 def push(items: TracedList, item: Any) -> None:
+    """Append an item. Raises Abort if its kind differs from that of the list."""
     length, value = _length(items), _item_value(items, item)
     after = length.plus(1)
     _change(items, lambda now: ListPushOp(now, value), after)
@@ -106,7 +109,8 @@ def push(items: TracedList, item: Any) -> None:
 def _change(
     items: TracedList, op_on: Callable[[Value], Op], length: ListLength | None, *others: Type
 ) -> tuple[Value, ...]:
-    """Emits an op that makes `items` anew. Returns its further results, of types `others`."""
+    """Emit an op that replaces the value of `items`. Returns its further results, of types
+    `others`."""
     check_change(items)
     state = tracer()
     current = state.current(items.memory)
@@ -132,7 +136,7 @@ _NO_INTEGER = "'{}' object cannot be interpreted as an integer"
 
 
 def _check_position(index: Any, message: str = _NO_INDEX) -> None:
-    """Raises what Python raises for a position in a list."""
+    """Raise Python's error for a bad position in a list."""
     if isinstance(index, torch.Tensor) and number_kind(index) is None:
         if index.numel() != 1 or index.dtype.is_floating_point or index.dtype.is_complex:
             raise TypeError("only integer tensors of a single element can be converted to an index")
@@ -153,6 +157,7 @@ def _position(items: TracedList, index: Any) -> Value:
 
 
 def get_item(items: TracedList, index: Any) -> Any:
+    """Return `items[index]`, for an index or a slice."""
     if isinstance(index, slice):
         return _slice(items, index)
     state = tracer()
@@ -162,18 +167,18 @@ def get_item(items: TracedList, index: Any) -> Any:
 
 
 def _taken(items: TracedList, item: Any) -> Any:
-    """Notes that an item shares memory with its list."""
+    """Record that an item shares memory with its list, and return it."""
     if not items.numbers:
         link(item, [items])
     return item
 
 
 _MOST_ITEMS = 64
-"""The most items of a slice that are taken one by one, and not in a loop."""
+"""Maximum number of items of a slice that are read one by one instead of in a loop."""
 
 
 def bounds_of(index: slice) -> tuple[Any, Any, Any]:
-    """Start, stop and step of a slice of a list, as numbers."""
+    """Return start, stop and step of a list's slice as numbers."""
     start, stop, step = map(_bound, (index.start, index.stop, index.step))
     return start, stop, step
 
@@ -186,8 +191,8 @@ def _bound(bound: Any) -> Any:
 
 
 def checked_bound(bound: Any) -> Any:
-    """A bound of a slice, a traced bool as the int that it is. Raises TypeError for what is no
-    integer."""
+    """Return a slice bound, with a traced bool converted to an int. Raises TypeError for non-
+    integers."""
     is_traced = isinstance(bound, TracedTensor)
     is_float = isinstance(bound, torch.SymFloat) or (
         is_traced and (bound.dtype.is_floating_point or bound.dtype.is_complex)
@@ -215,7 +220,7 @@ def _slice(items: TracedList, index: slice) -> Any:
 
 
 def extent(items: Any, start: Any, stop: Any, step: int) -> tuple[Any, Any]:
-    """The first position and the length of `items[start:stop:step]`."""
+    """Return the first position and the length of `items[start:stop:step]`."""
     first, last = (0, Hooks.call(len, items)) if step > 0 else (Hooks.call(len, items) - 1, -1)
     first = first if start is None else _method(methods.bounded, items, start, step)
     last = last if stop is None else _method(methods.bounded, items, stop, step)
@@ -225,7 +230,7 @@ def extent(items: Any, start: Any, stop: Any, step: int) -> tuple[Any, Any]:
 def _check_no_slice(index: Any) -> None:
     if isinstance(index, slice):
         fail(
-            "a slice is set or deleted of a list that grows in a traced branch or loop",
+            "a slice of a list that grows in a traced branch or loop is set or deleted",
             "set or delete single items, or make a new list",
         )
 
@@ -253,6 +258,7 @@ def reverse(items: TracedList) -> None:
 
 
 def pop(items: TracedList, index: Any = -1) -> Any:
+    """Perform `items.pop(index)` and return the item."""
     if isinstance(index, torch.Tensor) or index != -1:
         _check_position(index, _NO_INTEGER)
         item = _method(methods.item_to_pop, items, index)
@@ -269,6 +275,7 @@ def clear(items: TracedList) -> None:
 
 
 def copied(items: TracedList) -> TracedList:
+    """Return a new list with the same items."""
     state = tracer()
     base = state.current(items.memory)
     made = wrap(base, Kind(base.type, items.numbers), length=items.memory.state.length)
@@ -277,17 +284,17 @@ def copied(items: TracedList) -> TracedList:
 
 
 def contains(items: TracedList, item: Any) -> Any:
-    """`item in items`."""
+    """Return `item in items`."""
     return _may_have(items, item) and _method(methods.contains, items, item)
 
 
 def count(items: TracedList, item: Any) -> Any:
-    """`items.count(item)`."""
+    """Return `items.count(item)`."""
     return _method(methods.count, items, item) if _may_have(items, item) else 0
 
 
 def index(items: TracedList, item: Any, start: Any = 0, stop: Any = None) -> Any:
-    """`items.index(item, start, stop)`."""
+    """Return `items.index(item, start, stop)`."""
     if not _may_have(items, item):
         raise ValueError(f"{item!r} is not in list")
     stop = traced_length(items) if stop is None else _method(methods.bounded, items, stop, 1)
@@ -295,7 +302,8 @@ def index(items: TracedList, item: Any, start: Any = 0, stop: Any = None) -> Any
 
 
 def _may_have(items: TracedList, item: Any) -> bool:
-    """Whether a number may be in a list; what is no number is not in a list of numbers."""
+    """True if an item is a number, which may be in the list; other items are not in a list of
+    numbers. Raises Abort for tensors and lists."""
     kind = number_kind(item)
     if kind is float:
         check_nan(item)
@@ -309,7 +317,8 @@ def _may_have(items: TracedList, item: Any) -> bool:
 
 
 def check_nan(number: Any) -> None:
-    """Lets a call run in Python where NaN is looked for, which is found where it is the object."""
+    """Make a run continue in Python if NaN is searched, as Python finds it only by identity.
+    Raises Abort for a Python NaN."""
     if isinstance(number, TracedTensor):
         check(number == number, OnlyInPython.__name__, "NaN is looked for by its identity")
     elif number != number:
@@ -324,7 +333,8 @@ def _is_tensor(item: Any) -> bool:
 
 
 def operator(items: TracedList, symbol: str, operand: Any) -> Any:
-    """A binary operator of Python's lists."""
+    """Return the result of a binary operator of Python's lists; NotImplemented for other
+    operands."""
     match symbol:
         case "+" | "r+" if isinstance(operand, list | TracedList):
             made = _without_items(items) if symbol == "r+" else copied(items)
@@ -350,7 +360,7 @@ _ORDERS = {"<": lt, "<=": le, ">": gt, ">=": ge}
 
 
 def _compared(items: TracedList, symbol: str, others: Any) -> Any:
-    """A comparison of two lists of integers or flags."""
+    """Return a comparison of two lists of integers or flags."""
     if symbol == "!=":
         return Hooks.staging.not_(_compared(items, "==", others))
     if isinstance(others, list):
@@ -362,8 +372,8 @@ def _compared(items: TracedList, symbol: str, others: Any) -> Any:
         others = to_traced_list(others) if others else _without_items(items)
     if not (_is_of_integers(items) and _is_of_integers(others)):
         fail(
-            "a list that grows in a traced branch or loop is compared with another one, and items "
-            "are not all integers or flags",
+            "a list that grows in a traced branch or loop is compared with another one, and not "
+            "all items are integers or flags",
             "compare their lengths, and their items in a loop",
         )
     if symbol == "==":
@@ -372,21 +382,21 @@ def _compared(items: TracedList, symbol: str, others: Any) -> Any:
 
 
 def _is_of_integers(items: TracedList) -> bool:
-    """Whether the items are numbers that are surely equal to themselves."""
+    """True if the items are numbers that always equal themselves."""
     type = element_kind(items).type
     return items.numbers and isinstance(type, TensorType) and not type.dtype.is_float
 
 
 def _without_items(items: TracedList) -> TracedList:
-    """An empty list of the same kind."""
+    """Return an empty list of the same kind."""
     made = copied(items)
     clear(made)
     return made
 
 
 def stack(items: TracedList, dim: int = 0, *, least: int = 1) -> Any:
-    """`torch.stack(items, dim)`; the leading dim is a symbol when the length is not known. least:
-    0 where there may be no items, for which torch.stack raises."""
+    """Return `torch.stack(items, dim)`; the leading dim is a symbol if the length is not known.
+    least: 0 if there may be no items, for which torch.stack raises."""
     state = tracer()
     element = element_kind(items).type
     assert isinstance(element, TensorType)
@@ -406,7 +416,7 @@ def stack(items: TracedList, dim: int = 0, *, least: int = 1) -> Any:
 
 
 def concatenate(items: TracedList, dim: int = 0) -> Any:
-    """`torch.cat(items, dim)` as a stack and a reshape."""
+    """Return `torch.cat(items, dim)` as a stack and a reshape."""
     stacked = stack(items)
     dim %= stacked.dim() - 1
     moved = stacked.movedim(0, dim)
@@ -423,7 +433,7 @@ def concatenate(items: TracedList, dim: int = 0) -> Any:
 
 
 def to_python(items: TracedList) -> list[Any]:
-    """The items of a list of known length."""
+    """Return the items of a list of known length. Raises Abort if the length is not known."""
     if _length(items).base is not None:
         fail(
             "a list whose length depends on a tensor is passed to a function that needs its items",

@@ -1,4 +1,4 @@
-"""What a `for` loop runs over, item by index, so that the index may be traced."""
+"""Sequences for `for` loops, with access by index, so that the index may be traced."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from stretto.ir.size_bounds import maximum, minimum
 from stretto.ir.sizes import Size, ceil_div
 
 SequenceLength = int | torch.SymInt | TracedTensor
-"""A number, a size that is known at the call, or what only the run knows."""
+"""A number, a size that is known at the call, or a number known only at run time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,13 +73,13 @@ class Indexed:
     def __eq__(self, other: object) -> bool:
         if other is not self and isinstance(other, range | Indexed):
             fail(
-                "two ranges are compared of which one depends on a tensor",
+                "a range that depends on a tensor is compared with another range",
                 "compare their bounds",
             )
         return other is self
 
     def __hash__(self) -> int:
-        fail("the hash of a range is needed that depends on a tensor", "use its bounds as a key")
+        fail("the hash of a range that depends on a tensor is needed", "use its bounds as a key")
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,11 +90,11 @@ class Range(Indexed):
 
 
 class Iterated(Indexed):
-    """A sequence that is an iterator in Python, as what `zip` returns."""
+    """A sequence that is an iterator in Python, such as the result of `zip`."""
 
 
 def range_source(*bounds: Any) -> Range:
-    """`range` with bounds that are traced, or sizes; the step must be a Python int."""
+    """Return a `range` with bounds that are traced, or sizes; the step must be a Python int."""
     start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     if isinstance(step, TracedTensor):
         fail("the step of a range is a traced value", "use a Python int as step")
@@ -120,7 +120,7 @@ def range_source(*bounds: Any) -> Range:
 
 
 def trips_of_range(start: Any, stop: Any, step: int) -> SequenceLength:
-    """How many numbers a range of sizes has."""
+    """Return the length of a range of sizes."""
     state = tracer()
     first, last = (Size.of(state.dim(bound)) for bound in (start, stop))
     distance = last - first if step > 0 else first - last
@@ -128,12 +128,13 @@ def trips_of_range(start: Any, stop: Any, step: int) -> SequenceLength:
 
 
 def position_in_range(index: Any, start: Any, step: int) -> Any:
+    """Return the number at a position of a range: start + index * step."""
     scaled = index if step == 1 else index * step
     return scaled if isinstance(start, int) and start == 0 else scaled + start
 
 
 def as_source(iterable: Any) -> Indexed | None:
-    """The sequence to loop over by index, or None to iterate natively."""
+    """Return the sequence to loop over by index, or None to iterate natively."""
     if isinstance(iterable, Indexed):
         return iterable
     if isinstance(iterable, range):
@@ -156,7 +157,7 @@ def _tensor_source(tensor: torch.Tensor) -> Indexed:
 
 
 def is_known_at_call(size: Any) -> bool:
-    """Whether a size is a number, or one that the call decides."""
+    """True if a size is a number, or decided by the call."""
     return isinstance(size, int) or (
         isinstance(size, torch.SymInt)
         and size.node.expr.free_symbols <= tracer().sizes.known.keys()
@@ -164,6 +165,7 @@ def is_known_at_call(size: Any) -> bool:
 
 
 def enumerated(iterable: Any, start: int = 0) -> Any:
+    """Return `enumerate(iterable, start)`."""
     source = as_source(iterable)
     if source is None:
         return enumerate(iterable, start)
@@ -171,6 +173,7 @@ def enumerated(iterable: Any, start: int = 0) -> Any:
 
 
 def zipped(*iterables: Any, strict: bool = False) -> Any:
+    """Return `zip(*iterables)`, which may have traced lengths."""
     sources = [as_source(item) for item in iterables]
     if any(isinstance(s.length, TracedTensor) for s in sources if s is not None):
         pairs = zip(sources, iterables, strict=True)
@@ -194,7 +197,7 @@ def zipped(*iterables: Any, strict: bool = False) -> Any:
 
 
 def _items_source(iterable: Any) -> Indexed | None:
-    """The items of a container or iterator of Python by traced positions."""
+    """Return the items of a Python container or iterator, accessible by traced positions."""
     if isinstance(iterable, itertools.count | itertools.cycle | itertools.repeat):
         fail(
             f"zip over a {type(iterable).__name__}, which may never end, and over a number of "
@@ -206,9 +209,10 @@ def _items_source(iterable: Any) -> Indexed | None:
 
 
 def backwards(iterable: Any) -> Any:
+    """Return `reversed(iterable)`; for a tensor its rows from the last to the first."""
     if isinstance(iterable, torch.Tensor) and is_known_at_call(next(iter(iterable.shape), None)):
         traced = iterable if isinstance(iterable, TracedTensor) else tracer().promote(iterable)
-        return as_source(traced.flip(0))  # rows of a copy, as in eager PyTorch
+        return as_source(traced.flip(0))  # eager PyTorch copies the rows too
     source = as_source(iterable)
     if source is None:
         return reversed(iterable)
@@ -216,11 +220,11 @@ def backwards(iterable: Any) -> Any:
     return Iterated(source.length, lambda index: source.item(last - index))
 
 
-# ---- Tuples of as many items as a size says: what `unbind`, `split` and `chunk` make of a symbolic
-# dim, and what Python's `tuple`, `map` and slices make of such tuples.
+# ---- Tuples whose length is a size: results of `unbind`, `split` and `chunk` on a symbolic dim,
+# and of Python's `tuple`, `map` and slices on such tuples.
 #
-# Nothing is computed before an item is asked for, so a loop over them stays a loop. What needs the
-# items themselves, such as unpacking, settles the size.
+# Items are computed only on access, so a loop over them stays a loop. Uses that need all items,
+# such as unpacking, settle the size.
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,17 +282,17 @@ class Parts(Indexed):
     __rmul__ = __mul__
 
 
-Parts.__name__ = "tuple"  # so that errors of Python name what the user has
+Parts.__name__ = "tuple"  # the name that Python's error messages show to the user
 
 
 def _bounded(bound: Any, length: Any, step: int) -> Any:
-    """The bound of a slice as a position between the ends."""
+    """Return the bound of a slice as a position between the ends."""
     low, high = (0, length) if step > 0 else (-1, length - 1)
     place = bound + length if bound < 0 else bound
     return torch.sym_max(low, torch.sym_min(place, high))
 
 
-# ---- what makes them -------------------------------------------------------------------------
+# ---- functions that return such tuples -------------------------------------------------------
 
 
 def _is_size(size: Any) -> bool:
@@ -300,7 +304,7 @@ def _traced(x: Any) -> Any:
 
 
 def unbind(input: Any, dim: int = 0) -> Any:
-    """`torch.unbind` of a symbolic dim."""
+    """Return `torch.unbind` of a symbolic dim; NotImplemented for other dims."""
     x = input
     if not x.dim() or not _is_size(x.shape[dim]):
         return NotImplemented
@@ -309,7 +313,8 @@ def unbind(input: Any, dim: int = 0) -> Any:
 
 
 def split(x: Any, piece: Any, dim: int = 0) -> Any:
-    """`torch.split` of a symbolic dim into pieces of one size."""
+    """Return `torch.split` of a symbolic dim into pieces of one size; NotImplemented for other
+    arguments."""
     if type(piece) is not int or piece < 1 or not x.dim() or not _is_size(x.shape[dim]):
         return NotImplemented
     x, dim = _traced(x), dim % x.dim()
@@ -329,7 +334,8 @@ def split(x: Any, piece: Any, dim: int = 0) -> Any:
 
 
 def _pieces(x: TracedTensor, dim: int, piece: Any, count: Any) -> Parts:
-    """Pieces of a dim, of which the last may be shorter: its size is decided in the run."""
+    """Return pieces of a dim, where the size of the last one, which may be shorter, is decided in
+    the run."""
     every: list[Any] = [slice(None)] * dim
 
     def item(index: Any) -> Any:
@@ -344,7 +350,8 @@ def _pieces(x: TracedTensor, dim: int, piece: Any, count: Any) -> Parts:
 
 
 def chunk(input: Any, chunks: Any, dim: int = 0) -> Any:
-    """`torch.chunk` of a symbolic dim, into as many pieces as it has elements or a number says."""
+    """Return `torch.chunk` of a symbolic dim, into a Python number of pieces or one piece per
+    element; NotImplemented for other arguments."""
     x = input
     if not x.dim() or not _is_size(x.shape[dim]):
         return NotImplemented
@@ -359,7 +366,7 @@ def chunk(input: Any, chunks: Any, dim: int = 0) -> Any:
 
 
 def tuple_of(items: Any = ()) -> Any:
-    """`tuple(items)`."""
+    """Return `tuple(items)`; NotImplemented if its length is a Python number."""
     if isinstance(items, Parts):
         return items
     if isinstance(items, TracedList):
@@ -370,7 +377,7 @@ def tuple_of(items: Any = ()) -> Any:
 
 
 def mapped(function: Any, *iterables: Any) -> Any:
-    """`map(function, *iterables)`, where the length of one is a size."""
+    """Return `map(function, *iterables)`; NotImplemented unless the length of one is a size."""
     sources = list(map(as_source, iterables))
     known = [source for source in sources if source is not None]
     if len(known) < len(sources) or all(unsettled(item) is None for item in iterables):
@@ -380,7 +387,7 @@ def mapped(function: Any, *iterables: Any) -> Any:
 
 
 def unsettled(iterable: Any) -> Indexed | None:
-    """What a loop runs over whose number of items is no Python number; else None."""
+    """Return the sequence of an iterable whose number of items is no Python number; else None."""
     if not isinstance(iterable, Indexed | torch.Tensor | TracedList):
         return None
     if isinstance(iterable, torch.Tensor) and not iterable.dim():
@@ -392,7 +399,8 @@ def unsettled(iterable: Any) -> Indexed | None:
 
 
 def listed(items: Any) -> Any:
-    """`list(items)`: a list of the Program, where the number of items is none of Python."""
+    """Return `list(items)` as a list of the Program, for a number of items that is no Python
+    number."""
     return rewritten(methods.collected)(items)
 
 
@@ -406,17 +414,24 @@ RULES: dict[Any, Rule] = {
 }
 
 
+# ---- Items of Python sequences and dicts at traced positions.
+#
+# Items of one shape and dtype become a list of the Program. Others, such as the modules of an
+# `nn.ModuleList` or functions, become a value that is one of them: each use of it is a branch on
+# the position, which makes the call of a chosen expert a switch.
+
+
 SEQUENCES = (list, tuple, nn.ModuleList, nn.ParameterList, nn.Sequential)
 
 
 def item_of_sequence(holder: Any, index: Any) -> Any:
-    """`holder[index]` at a traced position."""
+    """Return `holder[index]` at a traced position."""
     if isinstance(index, slice):
         return _part_of_sequence(holder, index)
     known = known_value(index)
     if known is not None:
         return holder[known]
-    with contextlib.suppress(Abort):  # unroll the loop of the index, if it has one
+    with contextlib.suppress(Abort):  # raises NeedsUnroll if a loop determines the index
         return holder[concrete(index, "int")]
     items: list[Any] = list(holder)
     kinds = list(dict.fromkeys(map(number_kind, items)))
@@ -431,7 +446,7 @@ def item_of_sequence(holder: Any, index: Any) -> Any:
 
 
 def _part_of_sequence(holder: Any, index: slice) -> Any:
-    """`holder[start:stop:step]` with traced bounds, of which the run decides the length."""
+    """Return `holder[start:stop:step]` with traced bounds; the run decides its length."""
     start, stop, step = operations.bounds_of(index)
     bounds = start, stop
     items: list[Any] = list(holder)
@@ -457,7 +472,7 @@ def _part_of_sequence(holder: Any, index: slice) -> Any:
 
 
 def entry_of_dict(holder: dict[Any, Any], index: Any) -> Any:
-    """`holder[index]` for a traced number as the key."""
+    """Return `holder[index]` for a traced number as the key."""
     known = known_value(index)
     if known is not None or not _are_numbers(holder):
         return holder[concrete(index, "int")]
@@ -473,8 +488,8 @@ def entry_of_dict(holder: dict[Any, Any], index: Any) -> Any:
 
 
 def entry_by_text(holder: dict[Any, Any], text: Any, *default: Any) -> Any:
-    """`holder[text]` for a traced text as the key: a branch for each key that it may be. default:
-    of `holder.get`."""
+    """Return `holder[text]` for a traced text as the key: a branch for each key that it may be.
+    default: that of `holder.get`."""
     keys = [key for key in holder if isinstance(key, str)]
     return _by_text(holder, keys, text, default)
 
@@ -501,7 +516,7 @@ def _are_numbers(holder: dict[Any, Any]) -> bool:
 
 
 def _one_of(items: Sequence[Any], index: Any, message: str) -> Either:
-    """One of the items, which have no place in a list of the Program."""
+    """Return one of the items, which a list of the Program cannot hold."""
     position, size = to_number(index, TypeError), len(items)
     if position.dtype.is_floating_point or position.dtype == torch.bool:
         raise TypeError("only integer tensors of a single element can be converted to an index")
@@ -522,7 +537,7 @@ def _message(holder: Any) -> str:
 
 
 def _number_of_sequence(items: list[Any], kinds: list[Any], index: Any) -> Any:
-    """An item of a list of ints and floats, which is one or the other."""
+    """Return an item of a list of numbers of several kinds, as an Either."""
     are_kind = [[number_kind(item) is kind for item in items] for kind in kinds]
     flags = [operations.get_item(to_traced_list(marks), index) for marks in are_kind]
     options = [

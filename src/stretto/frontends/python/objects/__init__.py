@@ -1,6 +1,7 @@
-"""The user's objects that outlive a call, and what a capture does to them.
+"""The user's objects that outlive a call, and the effects of a capture on them.
 
-`heap` has them as they were before the capture, finds what changed and puts everything back.
-`stand_ins` are lists of the Program in the place of lists that grow in traced branches and loops,
-and copies that stand for one of several objects.
+`heap` stores them as they were before the capture, finds changes and restores everything.
+`stand_ins` has Program lists that replace Python lists growing in traced branches and
+loops, and copies that represent one of several objects. `foreign` tracks native calls that
+change objects outside of the state.
 """

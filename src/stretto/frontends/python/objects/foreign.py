@@ -1,11 +1,11 @@
-"""Objects that are neither part of the state nor immutable, and the native calls that may change
-them.
+"""Objects that are neither part of the state nor immutable, and the native calls that may
+change them.
 
-The state has variables, containers, and objects all of whose state are attributes. Any other object
-is *foreign*: a NumPy array, a file in memory, an iterator of C. A native call is known to leave a
-foreign object alone where one of the tables below says so. Otherwise it counts as a change, which
-`LastingChanges` has to know. One that outlives the captured function must not be changed at all,
-since the program would not do it again.
+The state consists of variables, containers, and objects whose whole state is in attributes.
+Any other object is *foreign*: a NumPy array, a file in memory, a C iterator. The tables
+below list the native calls that leave foreign objects unchanged. Any other call counts as a
+change, which `LastingChanges` records. A foreign object that outlives the captured function
+must not be changed at all, since the program would not repeat the change.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _ELSEWHERE = (
     io.TextIOWrapper,
     threading.Lock().__class__,
 )
-"""Classes of objects whose changes are effects on the world outside of the program."""
+"""Classes of objects whose changes are side effects of the program."""
 _READERS: dict[type, frozenset[str]] = {
     np.ndarray: frozenset(dir(np.ndarray))
     - {
@@ -84,7 +84,7 @@ _REMEMBERING = (
     operator.attrgetter,
     operator.methodcaller,
 )
-"""Classes of objects that a call does not change; what a cache keeps can be computed again."""
+"""Classes of objects that a call does not change; the contents of a cache can be recomputed."""
 _READING = frozenset(
     (
         "__bool__", "__contains__", "__eq__", "__float__", "__format__", "__ge__",
@@ -93,14 +93,14 @@ _READING = frozenset(
         "__sizeof__", "__str__", "copy", "__copy__", "__deepcopy__", "items", "keys", "values",
     )
 )  # fmt: skip
-"""Methods that change nothing, of whatever class."""
+"""Methods that change nothing in any class."""
 
 _CHANGING_BUILTINS = {"setattr", "delattr", "exec", "eval", "next", "anext", "__build_class__"}
 _USES_UP = {
     "all", "any", "bytearray", "bytes", "dict", "frozenset", "list", "max", "min", "set", "sorted",
     "sum", "tuple",
 }  # fmt: skip
-"""Built-in functions that go through an iterator. The others look at objects only."""
+"""Built-in functions that consume an iterator. The others only read objects."""
 _PURE_MODULES = frozenset(
     (
         "_abc", "_functools", "_operator", "_statistics", "_warnings", "abc", "builtins", "cmath",
@@ -109,14 +109,14 @@ _PURE_MODULES = frozenset(
         "statistics", "string", "textwrap", "types", "typing", "warnings",
     )
 )  # fmt: skip
-"""Modules whose functions leave their arguments alone, iterators apart."""
+"""Modules whose functions do not change their arguments, except iterators."""
 _NUMPY_WRITES = frozenset(
     (
         "at", "copyto", "fill_diagonal", "nditer", "place", "put", "put_along_axis", "putmask",
         "require_in_place", "seed", "shuffle",
     )
 )  # fmt: skip
-"""Functions of NumPy that write into an argument."""
+"""NumPy functions that write into an argument."""
 
 
 def is_foreign(value: object) -> bool:
@@ -128,8 +128,8 @@ def is_foreign(value: object) -> bool:
 
 @cache
 def _known_class(kind: type) -> bool | None:
-    """False for classes of objects that are immutable, or that the capture follows; True for other
-    foreign ones; None where the object itself decides."""
+    """False for classes of objects that are immutable or tracked by the capture; None if the
+    object itself decides."""
     if issubclass(kind, (*_IMMUTABLE, *_ELSEWHERE, torch.Tensor, torch.nn.Module)):
         return False
     if issubclass(kind, CONTAINERS):
@@ -140,23 +140,24 @@ def _known_class(kind: type) -> bool | None:
 
 
 def _is_ours(kind: type) -> bool:
-    """True for a class of this package. Classes that C makes meanwhile name it as their module."""
+    """True for a class of this package. Classes that C code creates at run time also name it as
+    their module."""
     if package_of(kind) != "stretto":
         return False
     return any(item is kind for item in vars(sys.modules[kind.__module__]).values())
 
 
 def note_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Notes the foreign objects that a native call may change."""
+    """Record the foreign objects that a native call may change."""
     name = getattr(function, "__name__", type(function).__name__)
     for target in _changed_by(function, name, args, kwargs):
         note_change(target, f"'{name}'")
 
 
 def note_change(target: Any, what: str) -> None:
-    """Notes that a foreign object may be changed. Raises Abort where it outlives the call.
+    """Record that a foreign object may be changed. Raises Abort if it outlives the call.
 
-    what: what changes it, for the error.
+    what: the source of the change, for the error.
     """
     state = tracer()
     kind = type(target).__name__
@@ -172,13 +173,13 @@ def note_change(target: Any, what: str) -> None:
 
 
 def note_use(iterable: Any) -> None:
-    """Notes that the items of an iterator are used up."""
+    """Record that the items of an iterator are consumed."""
     if isinstance(iterable, Iterator) and is_foreign(iterable):
-        note_change(iterable, "going through it")
+        note_change(iterable, "iterating over it")
 
 
 def note_made(made: Any, function: Any, args: Iterable[Any]) -> None:
-    """Notes the foreign objects that a native call has returned. They may refer to its
+    """Record the foreign objects that a native call has returned. They may refer to its
     arguments."""
     for item in stored_items(made) if isinstance(made, tuple | list) else (made,):
         if is_foreign(item):
@@ -189,7 +190,7 @@ def note_made(made: Any, function: Any, args: Iterable[Any]) -> None:
 
 
 def _flat(values: Iterable[Any]) -> Iterator[Any]:
-    """Values, and those in tuples and lists."""
+    """Yield values, and those in tuples and lists."""
     for value in values:
         if isinstance(value, tuple | list):
             yield from _flat(stored_items(value))
@@ -201,7 +202,7 @@ def _changed_by(
     function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[Any]:
     owner = getattr(function, "__self__", None)
-    if args and getattr(type(args[0]), name, None) is function:  # a method written in Python
+    if args and getattr(type(args[0]), name, None) is function:  # an unbound method
         owner, args = args[0], args[1:]
     if owner is not None and is_foreign(owner) and not _reads(owner, name):
         yield owner
@@ -222,7 +223,7 @@ def _reads(owner: Any, name: str) -> bool:
 
 
 def _argument_rule(function: Any, name: str, kwargs: dict[str, Any]) -> Callable[[Any], bool]:
-    """Which of the foreign arguments a function may change."""
+    """Return a predicate for the foreign arguments that a function may change."""
     owner = getattr(function, "__self__", None)
     kind = type(function) if owner is None or isinstance(owner, types.ModuleType) else type(owner)
     module: Any = getattr(function, "__module__", None) or kind.__module__

@@ -1,11 +1,11 @@
 """The user's objects that outlive a call, as they were before its capture.
 
-Capturing runs the user's function, so that what it does to attributes, items, lists, dicts, sets,
-globals and closures really happens, with traced values. The heap copies all of these beforehand,
-finds what has been changed, and puts everything back, whether the capture succeeds or not.
+Capturing runs the user's function, so its changes of attributes, items, lists, dicts, sets,
+globals and closures really happen, with traced values. The heap copies all of these
+beforehand, finds the changes, and restores everything, whether the capture succeeds or not.
 
-A *box* is one mutable thing: a list, dict, set, deque or object of a user's class, the table of
-attributes of any other object, or a `Store`.
+A *box* is one mutable thing: a list, dict, set, deque or object of a user's class, the
+table of attributes of any other object, or a `Holder`.
 """
 
 from __future__ import annotations
@@ -43,59 +43,62 @@ from stretto.frontends.python.values.stores import (
     slots_of,
 )
 
-# ---- What a function does to the world outside, as a journal that is acted out after each run.
+# ---- Side effects of a function, as a journal that is carried out after each run.
 #
-# While a function is captured, nothing is printed, warned of or logged. The program keeps a
-# journal in its place: a list of the lines that it has come to, in their order, and for each of
-# these lines (`Site`) lists of the values that it needs. The lists are state of the program like
-# any list of the user's, so that arms and loops add to them where the run comes there. When the
-# run has ended, the lines do what they do in Python, in order, with the values of the run.
+# During a capture nothing is printed, warned of or logged. Instead the program keeps a journal: a
+# list of the lines with side effects that it reached, in order, and for each of these lines
+# (`SideEffectSite`) lists of the values that it needs. These lists are state of the program like
+# any list of the user's, so arms and loops append to them when the run reaches them. When the run
+# has ended, the side effects of the lines are executed in Python, in order, with the values of the
+# run.
 
 
-Act = Callable[[Sequence[Any]], object]
-"""Does what a line does, given the values that it needs of the run."""
+SideEffect = Callable[[Sequence[Any]], object]
+"""Function that performs the side effect of a line, given the values of the run that it needs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Site:
-    """A line that acts on the world outside. columns: a list for each value that it needs.
-    of_user: whether the user's own code does it, not code of a library."""
+class SideEffectSite:
+    """A line with a side effect. columns: a list for each value that it needs. of_user: True if
+    the user's own code has the effect, not a library's."""
 
     number: int
-    act: Act
+    act: SideEffect
     columns: tuple[list[Any], ...]
     of_user: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Journal:
-    """The journal of a capture: the numbers of its sites in the order in which a run comes to them.
+    """The journal of a capture: the numbers of its sites in the order in which a run reaches them.
     All lists are empty before a run."""
 
     order: list[int] = field(default_factory=list[int])
-    sites: dict[Hashable, Site] = field(default_factory=dict[Hashable, Site])
+    sites: dict[Hashable, SideEffectSite] = field(default_factory=dict[Hashable, SideEffectSite])
     referred: list[Any] = field(default_factory=list[Any])
-    """Objects that are shown as they are after the run, which must not change in it."""
+    """Objects that are shown in their state after the run, so they must not change during it."""
 
     def lists(self) -> list[list[Any]]:
-        """All lists of the journal."""
+        """Return all lists of the journal."""
         return [self.order, *(column for site in self.sites.values() for column in site.columns)]
 
     def holds(self, box: Any) -> bool:
-        """Whether a list is one of the journal's."""
+        """True if a list belongs to the journal."""
         return any(box is item for item in self.lists())
 
-    def site(self, key: Hashable, act: Act, columns: int, of_user: bool) -> Site:
-        """The site of a key, made if there is none."""
+    def site(self, key: Hashable, act: SideEffect, columns: int, of_user: bool) -> SideEffectSite:
+        """Return the site of a key, created if there is none."""
         if key not in self.sites:
             lists = tuple(list[Any]() for _ in range(columns))
-            self.sites[key] = Site(len(self.sites), act, lists, of_user)
+            self.sites[key] = SideEffectSite(len(self.sites), act, lists, of_user)
         return self.sites[key]
 
 
-def act_out(sites: Sequence[Site], order: Sequence[int], columns: Sequence[Sequence[Any]]) -> None:
-    """Does what the lines do that a run has come to. columns: those of all sites, one after the
-    other."""
+def act_out(
+    sites: Sequence[SideEffectSite], order: Sequence[int], columns: Sequence[Sequence[Any]]
+) -> None:
+    """Perform the side effects of the lines that a run reached. columns: those of all sites,
+    concatenated."""
     supply = iter(columns)
     values: list[list[Iterator[Any]]] = [[iter(next(supply)) for _ in s.columns] for s in sites]
     for number in order:
@@ -103,7 +106,7 @@ def act_out(sites: Sequence[Site], order: Sequence[int], columns: Sequence[Seque
 
 
 # pyright: reportPrivateUsage=false
-# a module's tables are private
+# the tables of an nn.Module are private
 
 
 MUTATORS = frozenset(
@@ -114,7 +117,7 @@ MUTATORS = frozenset(
         "sort", "symmetric_difference_update", "update",
     )
 )  # fmt: skip
-"""Methods of containers that change them."""
+"""Container methods that change the container."""
 
 
 @dataclass(eq=False)
@@ -131,7 +134,7 @@ class Heap:
     places: dict[int, SourceLocation | None] = field(
         default_factory=dict[int, SourceLocation | None]
     )
-    """Where a box was changed."""
+    """The line that changed a box, by id."""
     seen: dict[int, Any] = field(default_factory=dict[int, Any])
     owners: dict[int, type] = field(default_factory=dict[int, type])
     """Classes of the objects whose attributes a box holds."""
@@ -142,13 +145,13 @@ class Heap:
     copies."""
     keep: list[Any] = field(default_factory=list[Any])
     arrays: list[tuple[Any, Any]] = field(default_factory=list[tuple[Any, Any]])
-    """Arrays, and copies of them. They cannot hold traced values, so changes are refused."""
+    """Arrays, with copies of them. They cannot hold traced values, so changes are refused."""
     journal: Journal = field(default_factory=Journal)
     stores: dict[tuple[str, int], Holder] = field(default_factory=dict[tuple[str, int], Holder])
 
     # ---- finding -----------------------------------------------------------------------------
     def add(self, roots: Iterable[Any]) -> None:
-        """Copy everything that can be reached from `roots` and is not known yet."""
+        """Copy everything reachable from `roots` that is not known yet."""
         pending = deque(roots)
         while pending:
             value = pending.popleft()
@@ -157,11 +160,11 @@ class Heap:
                 pending.extend(self._visit(value))
 
     def knows(self, value: object) -> bool:
-        """Whether an object existed before the capture."""
+        """True if an object existed before the capture."""
         return self.seen.get(id(value)) is value
 
     def add_arguments(self, arguments: Any) -> bool:
-        """Copies what can be reached from the arguments of the captured function.
+        """Copy everything reachable from the arguments of the captured function.
 
         Returns True if a container is found twice among them.
         """
@@ -181,11 +184,11 @@ class Heap:
         return twice
 
     def has_attributes(self, box: Any) -> bool:
-        """Whether the entries of a box are found by name, not by position or key."""
+        """True if the entries of a box are found by name, not by position or key."""
         return isinstance(box, Holder) or id(box) in self.owners
 
     def codes_of(self, box: Any) -> Iterator[CodeType]:
-        """Methods of the object whose attributes `box` holds."""
+        """Yield the code of the methods of the object whose attributes `box` holds."""
         for base in self.owners.get(id(box), object).__mro__:
             if is_of_user(base):
                 for value in vars(base).values():
@@ -194,17 +197,17 @@ class Heap:
                         yield code
 
     def owns(self, box: Any) -> bool:
-        """Whether a container existed before the capture."""
+        """True if a container existed before the capture."""
         return self.boxes.get(id(box)) is box
 
     def holders(self, value: Any) -> list[Any]:
-        """Boxes that hold an object, also in tuples."""
+        """Return the boxes that hold an object, directly or in tuples."""
         return [
             box for key, box in self.boxes.items() if _holds(tuple(self.start[key].values()), value)
         ]
 
     def is_held_by_others(self, value: Any) -> bool:
-        """Whether a bound method, default or the like refers to an object."""
+        """True if a bound method, a default or the like refers to an object."""
         for item in self.seen.values():
             match item:
                 case MethodType() | types.BuiltinMethodType():
@@ -220,7 +223,7 @@ class Heap:
         return False
 
     def boxes_of(self, holder: Any) -> Iterator[Any]:
-        """The boxes that attributes or items of `holder` are in."""
+        """Yield the boxes that contain attributes or items of `holder`."""
         if id(holder) in self.boxes:
             yield holder
         for kind in ("class", "slots", "names", "cell"):
@@ -234,6 +237,7 @@ class Heap:
                 yield from (holder._parameters, holder._buffers, holder._modules)
 
     def _visit(self, value: Any) -> Iterable[Any]:
+        """Register the boxes of an object, and return the objects it refers to."""
         match value:
             case torch.Tensor() | ModuleType() | Enum():
                 return ()
@@ -258,7 +262,7 @@ class Heap:
                 return list(self._object(value))
 
     def _box(self, box: Any) -> Iterable[Any]:
-        """Enters a box. Returns what it holds."""
+        """Register a box, and return its contents."""
         if id(box) not in self.boxes:
             self.boxes[id(box)] = box
             self.before[id(box)] = self.start[id(box)] = contents(box)
@@ -319,7 +323,7 @@ class Heap:
             yield value
 
     def _names(self, table: dict[str, Any], wanted: frozenset[str]) -> Iterable[Any]:
-        """Enter some entries of a namespace."""
+        """Register some entries of a namespace, and return their values."""
         store = self.stores.get(("names", id(table)))
         if not isinstance(store, NamespaceEntries):
             return (
@@ -334,7 +338,7 @@ class Heap:
         return added.values()
 
     def enter_globals(self, values: Mapping[int, Any]) -> None:
-        """Makes boxes for the global variables that hold one of these values, given by id."""
+        """Register the global variables that hold one of these values, given by id."""
         functions = [item for item in self.seen.values() if isinstance(item, FunctionType)]
         for function in functions if values else ():
             table, code = function.__globals__, code_of(function)
@@ -345,7 +349,7 @@ class Heap:
 
     # ---- changes -----------------------------------------------------------------------------
     def touch(self, holder: Any, in_region: bool) -> None:
-        """Notes that the user's line that is being traced changes `holder`.
+        """Record that the user's line being traced changes `holder`.
 
         in_region: the change may not happen in each run, or more than once.
         """
@@ -357,13 +361,13 @@ class Heap:
                 self.touched[id(box)] = box
 
     def changed(self) -> list[Any]:
-        """Boxes with other contents than at the start."""
+        """Return the boxes whose contents differ from those at the start."""
         return [
             box for key, box in self.boxes.items() if not is_same(contents(box), self.start[key])
         ]
 
     def copied(self, box: Any, values: dict[Any, Any]) -> Any:
-        """A copy of a shared container for the capture, with these contents."""
+        """Return a registered copy of a shared container for the capture, with these contents."""
         made = copy.copy(box)
         refill(made, values)
         self.shared.add(id(made))
@@ -373,10 +377,11 @@ class Heap:
         return made
 
     def changed_arrays(self) -> list[tuple[Any, Any]]:
+        """Return the arrays whose contents have changed, with their copies."""
         return [(one, was) for one, was in self.arrays if content_of(one) != content_of(was)]
 
     def restore(self) -> None:
-        """Put everything back as it was before the capture."""
+        """Restore everything to its state before the capture."""
         for item, was in self.changed_arrays():
             item[... if isinstance(item, np.ndarray) else slice(None)] = was
         for key, box in self.boxes.items():
@@ -386,7 +391,7 @@ class Heap:
         self.touched = {}
 
     def before_of(self, box: Any) -> dict[Any, Any]:
-        """The contents of a box before the capture."""
+        """Return the contents of a box before the capture."""
         return self.before.get(id(box), {})
 
     def place(self, box: Any, values: dict[Any, Any]) -> None:

@@ -1,7 +1,9 @@
-"""From calls of ATen to operators of the Program.
+"""From ATen calls to operators of the Program.
 
-`dispatch` gets every call that the traced function makes. It records it as a view (`views`),
-as the pure form of a write in place (`functional`, `overlap`), by a rule or a decomposition
-(`decompositions`, `ordering`), or as it is. `eager` asks PyTorch what it refuses, `value_checks`
-makes checks of what it refuses depending on values.
+`dispatch` receives every call that the traced function makes. It records it as a view
+(`views`), as the pure form of an in-place write (`functional`), by a rule or a
+decomposition (`decompositions`, `replacements`, `selections`), as a random draw (`draws`),
+or as it is. `checks` finds out what eager PyTorch refuses, and turns refusals that depend
+on values into checks. `memory` handles methods that access memory directly, and writes to
+overlapping views.
 """

@@ -1,4 +1,4 @@
-"""Checks that operators refuse what eager PyTorch refuses, while capturing and in each run."""
+"""Checks that operators refuse what eager PyTorch refuses, during the capture and in each run."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from stretto.ir.types import Dim, DType
 from stretto.ops.infer import infer as types_in_program
 from stretto.ops.symints import on_fakes, plainly, require_elements, require_positions
 
-# ---- Finds out what eager PyTorch refuses, by asking it: torch's shape rules accept more than
-# its kernels.
+# ---- Finding what eager PyTorch refuses, by trial calls: torch's shape rules accept more than its
+# kernels.
 #
 # `F.gelu` of integers, `var` of integers, a product of two dtypes and a maximum over no elements
 # have a shape by those rules. Eager PyTorch raises, and so must the compiled program.
@@ -51,13 +51,13 @@ OF_OPERATORS = (
     RuntimeError, IndexError, ValueError, TypeError, AssertionError, ZeroDivisionError,
     OverflowError,
 )  # fmt: skip
-"""What torch's shape rules and decompositions raise for arguments that they refuse."""
+"""Errors that torch's shape rules and decompositions raise for arguments that they refuse."""
 
 LARGEST = 1 << 16
-"""The most elements, of all tensors together, with which an operator is tried."""
+"""Maximum number of elements, of all tensors together, with which an operator is tried."""
 
 SMALL = 8
-"""Dims are shrunk to this size where only dtypes are asked about."""
+"""Dims are shrunk to this size if only dtypes are tested."""
 
 _ABOUT_DTYPES = (
     "implemented for",
@@ -72,7 +72,8 @@ _ABOUT_DTYPES = (
 
 
 def infer(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
-    """The fake results of `func`. What eager PyTorch refuses is refused with eager's error."""
+    """Return the fake results of `func`. Arguments that eager PyTorch refuses raise
+    eager's error."""
     if kwargs.get("generator") is not None:
         kwargs = {**kwargs, "generator": None}  # no shape depends on it
     sizes = state.sizes
@@ -114,8 +115,8 @@ def infer(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def faked(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
-    """The results of an operator on fake tensors. Where it refuses sizes that it knows nothing of,
-    torch may ask what they are: operands may be broadcast."""
+    """Return the results of an operator on fake tensors. If it refuses unknown sizes, torch may
+    decide by their hints: operands may be broadcast."""
     if not state.sizes.are_symbolic:
         outputs = _faked_of_fixed(state, func, args, kwargs)
         return mapped(partial(_simplified, state), outputs) if state.symbols else outputs
@@ -132,7 +133,7 @@ def faked(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _faked_of_fixed(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
-    """The same in a capture without symbolic sizes, where data may decide some."""
+    """Do the same in a capture without symbolic sizes, where some may be data-dependent."""
     try:
         with state.faking():
             return plainly(func, args, kwargs)
@@ -144,8 +145,8 @@ def _faked_of_fixed(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _simplified(state: Tracer, item: Any) -> Any:
-    """A fake tensor with its sizes as types have them, where torch does not simplify them: it knows
-    less of maxima. So the last of at least one elements is 1 element."""
+    """Return a fake tensor with its sizes as types have them; torch simplifies maxima less, so
+    that a slice of the last of at least one elements would not have size 1."""
     if not isinstance(item, FakeTensor):
         return item
     sizes: list[Any] = list(item.shape)
@@ -163,8 +164,8 @@ def _has_maximum(size: torch.SymInt) -> bool:
 
 
 def settled(state: Tracer, op: TensorOp, fakes: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The results of an operator with the sizes that its operands alone tell. Where data decide
-    some, torch knows more in a capture: what earlier operators asked for."""
+    """Return the results of an operator with the sizes that follow from its operands alone. With
+    data-dependent sizes, torch knows more in a capture: the conditions of earlier operators."""
     types = [state.type_of(fake) for fake in fakes]
     if not state.symbols or all(type.is_static for type in types):
         return fakes
@@ -186,8 +187,9 @@ def _resized(state: Tracer, fake: torch.Tensor, dims: Sequence[Dim]) -> torch.Te
 
 
 def eager_error(func: Any, args: Any, kwargs: Any, largest: int | None = None) -> Exception | None:
-    """The error of `func` on real tensors of the same layout, or with dims of at most `largest`.
-    Symbolic sizes are those of this capture."""
+    """Return the error of `func` on real tensors of the same layout, or with dims of at most
+    `largest`; None if it succeeds or has data-dependent sizes. Symbolic sizes are those of this
+    capture."""
 
     def real(item: Any) -> Any:
         if isinstance(item, torch.SymInt):
@@ -207,13 +209,13 @@ def eager_error(func: Any, args: Any, kwargs: Any, largest: int | None = None) -
     try:
         with tracer().native():
             func(*tree_map(real, args), **tree_map(real, kwargs))
-    except Exception as error:  # what eager raises, of whatever class, is the answer
+    except Exception as error:  # any error of eager, of any class, is the result
         return error.with_traceback(None)
     return None
 
 
 def _sizes_among(given: Any, tensors: list[Any]) -> list[torch.SymInt]:
-    """The sizes that the call decides, of the tensors and among the other arguments."""
+    """Return the symbolic sizes of the tensors and among the other arguments."""
     own = (size for tensor in tensors for size in tensor.shape)
     return [item for item in (*own, *tree_leaves(given)) if isinstance(item, torch.SymInt)]
 
@@ -222,10 +224,11 @@ _known: dict[tuple[Any, ...], Exception | None] = {}
 
 
 def eager_refusal(func: Any, args: Any, kwargs: Any) -> Exception | None:
-    """The error of a call that torch's shape rule accepts: for its dtypes, or for a size of 0."""
+    """Return the error of a call that torch's shape rule accepts: for its dtypes, or for a size of
+    0. None if eager accepts it or it cannot be tried."""
     tensors = tensors_of((args, kwargs))
     for tensor in filter(is_lazy, tensors):
-        tracer().type_of(tensor)  # refuses it
+        tracer().type_of(tensor)  # raises for a lazy parameter
     sizes = _sizes_among((args, kwargs), tensors)
     if not all(size.node.has_hint() for size in sizes):
         return None  # the size is known at run time only
@@ -251,7 +254,7 @@ def eager_refusal(func: Any, args: Any, kwargs: Any) -> Exception | None:
 
 @cache
 def _number_parameters(func: Any) -> tuple[tuple[int, str], ...]:
-    """Places and names of the parameters that are numbers of any kind."""
+    """Return places and names of the parameters that are numbers of any kind."""
     arguments = enumerate(func._schema.arguments)
     return tuple(
         (place, item.name)
@@ -261,8 +264,8 @@ def _number_parameters(func: Any) -> tuple[tuple[int, str], ...]:
 
 
 def _unfit_numbers(func: Any, args: Any, kwargs: Any, kinds: set[torch.dtype]) -> tuple[Any, ...]:
-    """The number arguments that a kernel might refuse because of the dtypes, together with the
-    dtype asked for. They are out of range, or a flag among numbers, or a negative exponent."""
+    """Return the number arguments that a kernel might refuse because of the dtypes, with the
+    requested dtype: out of range, a flag among numbers, or a negative exponent."""
     asked = kwargs.get("dtype")
     kinds = kinds | {asked} if isinstance(asked, torch.dtype) else kinds
     found = list[Any]()
@@ -293,8 +296,7 @@ def _is_about_dtypes(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(word in text for word in _ABOUT_DTYPES)
 
 
-# ---- Operators that check values: what eager PyTorch raises for them becomes checks of the
-# Program.
+# ---- Operators that check values: eager PyTorch's errors become checks of the Program.
 
 
 aten = torch.ops.aten
@@ -303,10 +305,10 @@ _NOT_TRUE = "Expected Tensor with single nonzero value, but got zero"
 
 
 def check_all(valid: Any, error: str, message: str, values: Any = None) -> None:
-    """Stop the run where an element of `valid` is false.
+    """Stop the run if an element of `valid` is false.
 
-    values: integers of the same shape, whose first one that is not valid stands for the `{}` in
-    the message. It is looked for only when the check fails.
+    values: integers of the same shape; the first invalid one replaces the `{}` in the message.
+    It is searched only when the check fails.
     """
     if not isinstance(valid, TracedTensor):
         valid = tracer().promote(valid)
@@ -327,7 +329,7 @@ def check_all(valid: Any, error: str, message: str, values: Any = None) -> None:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """The Python flag that code that is not rewritten asks for."""
+    """Return the Python flag, for code that is not rewritten."""
     return one.shape == other.shape and bool(concrete((one == other).all(), "bool"))
 
 
@@ -345,7 +347,7 @@ def _functional_assert(condition: Any, message: str, token: Any) -> Any:
 
 
 def _nll_loss(scores: Any, target: Any, weight: Any, reduction: int, ignored: int) -> Any:
-    """Classes in range; then the operator is recorded as any other."""
+    """Check that the classes are in range; the operator is then recorded like any other."""
     classes = scores.shape[1 if scores.dim() > 1 else 0]
     valid = (target >= 0) & (target < classes) | (target == ignored)
     check_all(valid, "IndexError", "Target {} is out of bounds.", target)
@@ -362,7 +364,8 @@ def _binary_cross_entropy(probability: Any, *rest: Any, **kwargs: Any) -> Any:
 
 
 def _max_unpool(x: Any, places: Any, size: Any, *rest: Any) -> Any:
-    """Places in the output volume; `index_put`, which torch decomposes this to, takes others."""
+    """Check the places in the output volume; `index_put`, which torch decomposes this to, accepts
+    others."""
     shown = "x".join(str(extent) for extent in size)
     check_all(
         (places >= 0) & (places < math.prod(size)),
@@ -374,7 +377,7 @@ def _max_unpool(x: Any, places: Any, size: Any, *rest: Any) -> Any:
 
 
 def _index_add(x: Any, dim: int, index: Any, source: Any, **kwargs: Any) -> Any:
-    """The shape of the source, of which torch's own rule knows nothing."""
+    """Check the shape of the source, which torch's own rule does not."""
     shapes = [list(item.shape) for item in (x, source)]
     if any(isinstance(size, torch.SymInt) for shape in shapes for size in shape):
         return NotImplemented
@@ -390,8 +393,8 @@ def _index_add(x: Any, dim: int, index: Any, source: Any, **kwargs: Any) -> Any:
 
 
 def _index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
-    """The shape of the values, of which torch's own rule knows nothing, either.
-    Masks select as many elements as the run tells: there the selection checks it."""
+    """Check the shape of the values, which torch's own rule does not. The number of elements that
+    a mask selects is known only at run time: the selection checks it."""
     if any(item is not None and item.dtype in (torch.bool, torch.uint8) for item in indices):
         return NotImplemented
     state = tracer()
@@ -403,7 +406,7 @@ def _index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> A
     refused = eager_error(aten.index_put.default, (x, indices, values), {"accumulate": accumulate})
     if refused is not None:
         raise refused
-    if not all(size == 1 or size == other for size, other in pairs):  # guards of symbolic sizes
+    if not all(size == 1 or size == other for size, other in pairs):  # adds guards on sizes
         fail(
             f"values of shape {list(values.shape)} are assigned to a selection of shape "
             f"{list(wanted)}",
@@ -413,7 +416,7 @@ def _index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> A
 
 
 def check_classes(index: Any, classes: int) -> None:
-    """What `one_hot` checks."""
+    """Emit the checks of `one_hot`."""
     check_all(index >= 0, "RuntimeError", "Class values must be non-negative.")
     check_all(index < classes, "RuntimeError", "Class values must be smaller than num_classes.")
 

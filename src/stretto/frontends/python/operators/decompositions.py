@@ -1,7 +1,7 @@
-"""Which operators are kept, which have a rule of their own, and which torch's tables decompose.
+"""The operators that are kept, that have a rule, and that torch's tables decompose.
 
-Kept are the operators that a kernel family computes directly, so that their structure survives
-(linear, normalisations, pools). The rest goes down to the core ATen set.
+Operators that a kernel family computes directly are kept, so that their structure survives
+(linear, normalisations, pools). The rest is lowered to the core ATen set.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ aten = torch.ops.aten
 
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """torch's decompositions into core ATen that are written in Python."""
+    """Return torch's decompositions into core ATen that are written in Python."""
     return dict(core_aten_decompositions())
 
 
@@ -68,8 +68,8 @@ def _zero_(target: Any) -> Any:
 
 
 def _as_strided_in_place(value: Any, size: Any, stride: Any, offset: int | None = None) -> Any:
-    """What pooling ends with in eager PyTorch, for images with channels last: only the strides of
-    dims of one element differ, which are nobody's."""
+    """Accept the last step of pooling in eager PyTorch for channels-last images, which only
+    changes the strides of dims of one element; refuse any other reshape in place."""
     shape = list(value.shape)
     same = all(n == 1 or a == b for n, a, b in zip(shape, stride, value.stride(), strict=False))
     if shape == list(size) and same and offset in (None, value.storage_offset()):
@@ -91,7 +91,7 @@ def _split_at_values(*args: Any, **kwargs: Any) -> Any:
 
 
 def _lift_fresh(value: torch.Tensor) -> Any:
-    """A tensor literal in the user's code."""
+    """Return a tensor literal of the user's code as a traced value."""
     state = tracer()
     if isinstance(value, TracedTensor):
         return value
@@ -109,7 +109,7 @@ def _lift_fresh(value: torch.Tensor) -> Any:
 
 
 def _clone(value: Any, *, memory_format: Any = None) -> Any:
-    """A copy: the same value under a storage of its own."""
+    """Return a copy: the same value in its own storage."""
     state = tracer()
     traced = value if isinstance(value, TracedTensor) else state.promote(value)
     with state.faking():
@@ -120,7 +120,7 @@ def _clone(value: Any, *, memory_format: Any = None) -> Any:
 
 
 def _scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None) -> Any:
-    """What torch's decompositions make of a Python number."""
+    """Return the tensor that torch's decompositions make of a Python number."""
     return aten.full.default([], value, dtype=dtype, device=device)
 
 
@@ -135,7 +135,7 @@ def _zeros(fill: float) -> Callable[..., Any]:
 
 
 def _like(fill: float | None) -> Callable[..., Any]:
-    """A tensor like another one, also in its strides."""
+    """Return the rule for a tensor like another one, including its strides."""
     made = _new(fill)
 
     def rule(like: Any, *args: Any, memory_format: Any = None, **options: Any) -> Any:
@@ -172,15 +172,15 @@ def batch_norm(
     x: Any, weight: Any, bias: Any, mean: Any, var: Any,
     training: bool, momentum: Any, eps: float, cudnn: bool = False,
 ) -> Any:  # fmt: skip
-    """(x - mean) / sqrt(var + eps) * weight + bias, per channel. momentum: also one that only the
-    run knows."""
+    """Return (x - mean) / sqrt(var + eps) * weight + bias, per channel. momentum may be known only
+    at run time."""
     by_data = not training and mean is not None and any(map(is_decided, x.shape))
     if by_data and mean is not None and x.shape[1] != mean.shape[0]:
         raise RuntimeError(f"running_mean should contain {x.shape[1]} elements")
     if not by_data:
         function = aten.batch_norm.default
         infer(tracer(), function, (x, weight, bias, mean, var, training, 0.1, eps, cudnn), {})
-    if not by_data and x.numel() == 0:  # of any number of dims, and without a statistic
+    if not by_data and x.numel() == 0:  # eager accepts any rank here, and updates no statistic
         return _clone(x)
     if training or mean is None or var is None:
         mean, var = _batch_statistics(x, mean, var, momentum if training else 0.0)
@@ -195,7 +195,7 @@ def batch_norm(
 
 
 def _batch_statistics(x: Any, mean: Any, var: Any, momentum: Any) -> tuple[Any, Any]:
-    """Mean and variance of the batch; the running ones move toward them by `momentum`."""
+    """Return mean and variance of the batch; the running ones move toward them by `momentum`."""
     if x.dtype.itemsize == 2:
         x = x.float()  # the variance may leave the range of F16
     dims = [dim for dim in range(x.dim()) if dim != 1]
@@ -207,21 +207,22 @@ def _batch_statistics(x: Any, mean: Any, var: Any, momentum: Any) -> tuple[Any, 
 
 
 def _softmax_backward(grad: Any, output: Any, dim: int, input_dtype: Any) -> Any:
-    """In the order of ATen's kernel; torch's decomposition multiplies before it subtracts."""
+    """Compute in the order of ATen's kernel; torch's decomposition multiplies before it
+    subtracts."""
     total = aten.sum.dim_IntList(grad * output, [dim], True)
     return ((grad - total) * output).to(input_dtype)
 
 
 def _flag_to_the_power(flags: Any, exponent: Any) -> Any:
-    """A bool, as ATen's kernel has it; torch's shape rule says an integer."""
+    """Return a bool, as ATen's kernel does; torch's shape rule gives an integer."""
     if flags.dtype is not torch.bool or not isinstance(exponent, bool):
         return NotImplemented
     return _clone(flags) if exponent else torch.ones_like(flags)
 
 
 def _integers_to_the_power(base: Any, exponent: Any) -> Any:
-    """Integers to the power of a Python int are refused where it is negative; to that of a tensor
-    they are not. A traced int looks like a tensor."""
+    """Refuse integers to the power of a negative Python int; with a tensor exponent they are
+    allowed. A traced int looks like a tensor."""
     is_int = is_number(exponent) and not exponent.dtype.is_floating_point
     if is_int and exponent.dtype == base.dtype == torch.bool:
         return base | torch.logical_not(exponent)
@@ -232,15 +233,16 @@ def _integers_to_the_power(base: Any, exponent: Any) -> Any:
 
 
 WHOLE_SCORES = 1024
-"""An attention of fewer scores a head is decomposed, so that passes see its products."""
+"""An attention with fewer scores per head is decomposed, so that passes see its products."""
 FEW_ROWS = 8
-"""So is one of fewer rows, where the number of keys is known at the call only."""
+"""An attention with fewer rows is decomposed too, if the number of keys is known only at
+the call."""
 
 
 def _with_nan(
     query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float | None, groups: bool
 ) -> Any:
-    """NaN where all keys are masked."""
+    """Return the attention with NaN in rows whose keys are all masked."""
     state = tracer()
     state.masks_to_nan = False
     try:
@@ -254,10 +256,11 @@ def _with_nan(
 
 
 def _has_many_scores(rows: Any, keys: Any) -> bool:
-    """A decoder's step has few rows, however many keys there are."""
+    """True if an attention is kept whole. A decoder's step has few rows, however many keys there
+    are."""
     if all(type(size) is int for size in (rows, keys)):
         return rows * keys >= WHOLE_SCORES
-    if is_decided(rows) and is_decided(keys):  # no kernel knows how much room the scores take
+    if is_decided(rows) and is_decided(keys):  # no kernel can size its buffer for the scores
         return False
     if tracer().splits_attention:
         return False
@@ -265,8 +268,8 @@ def _has_many_scores(rows: Any, keys: Any) -> bool:
 
 
 def _has_none(shape: Any) -> bool:
-    """Whether a tensor is known to have no elements. Of sizes that the run knows nothing is asked:
-    where they are 0, the products are of no elements, too."""
+    """True if a tensor is known to have no elements. Data-dependent sizes are not tested: if they
+    are 0, the products are empty too."""
     return any(type(size) is int and size == 0 for size in shape)
 
 
@@ -274,17 +277,20 @@ def _attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
-    """scaled_dot_product_attention, of many scores recorded whole, else as two products and a
-    softmax; where the query is empty, or an operand is and the sizes do not fit, zeros in the shape
-    of the query, as in eager. As there, a row of which all keys are masked gives zeros, and f16 and
-    bf16 are computed in f32."""
+    """Return scaled_dot_product_attention: recorded whole for many scores, else as two products
+    and a softmax.
+
+    If the query is empty, or an operand is and the sizes do not fit, the result is zeros in the
+    shape of the query, as in eager. As there, a row whose keys are all masked gives zeros, and
+    f16 and bf16 are computed in f32.
+    """
     if dropout_p > 0:
         math_only = aten._scaled_dot_product_attention_math.default
         options = {"scale": scale, "enable_gqa": enable_gqa}
         return math_only(query, key, value, attn_mask, dropout_p, is_causal, **options)[0]
     if tracer().masks_to_nan and attn_mask is not None:
         return _with_nan(query, key, value, attn_mask, is_causal, scale, enable_gqa)
-    # Sizes of the call are compared now: the operator does not ask whether they are equal.
+    # Sizes of the call are compared here, as the operator itself does not compare them.
     fits = bool(query.shape[-1] == key.shape[-1]) and bool(key.shape[-2] == value.shape[-2])
     empty = any(_has_none(item.shape) for item in (query, key, value))
     if (empty and (not fits or _has_none(query.shape[:-1]))) or (
@@ -319,8 +325,8 @@ def _attention(
 
 
 def _multilabel_margin_loss(input: Any, target: Any, reduction: int) -> Any:
-    """For a single row eager PyTorch gives a tensor without dims, but the shape rule of the
-    operator says one dim."""
+    """Return a tensor without dims for a single row, as eager does; the operator's shape rule
+    gives one dim."""
     if input.dim() > 1 or reduction != 0:
         return NotImplemented
     return aten.multilabel_margin_loss_forward.default(input, target, 1)
@@ -340,9 +346,9 @@ _OF_BAGS = (
 
 
 def _embedding_bag(packet: Any) -> Callable[..., Any]:
-    """Handles two cases in which torch's shape rule differs from its kernel. A bfloat16 result is
-    computed in float32. If the offsets include the end of the last bag, the operator is called
-    without it: that end is the number of indices."""
+    """Return a rule for two cases in which torch's shape rule differs from its kernel. A bfloat16
+    result is computed in float32. If the offsets include the end of the last bag, which is the
+    number of indices, the operator is called without it."""
 
     def rule(weight: Any, indices: Any, offsets: Any, *args: Any, **kwargs: Any) -> Any:
         options = dict(zip(_OF_BAGS, args, strict=False)) | kwargs
@@ -362,9 +368,9 @@ def _embedding_bag(packet: Any) -> Callable[..., Any]:
 
 
 def _reshaping_in_place(view: Any) -> Callable[..., Any]:
-    """In-place forms of a view, for what the last operator has made: torch's own kernels use them
-    so, as those of a product with a vector within vmap. Of an older tensor the shape would have to
-    be restored wherever tracing returns to a state before."""
+    """Return a rule for in-place forms of a view, applied to the latest result only: torch's own
+    kernels use them so, as in a matrix-vector product within vmap. For an older tensor the
+    shape would have to be restored whenever tracing returns to an earlier state."""
 
     def rule(x: Any, *dims: Any) -> Any:
         last, memory = tracer().last_op(), x.memory
@@ -379,8 +385,8 @@ def _reshaping_in_place(view: Any) -> Callable[..., Any]:
 
 
 def _shift(packet: Any) -> Callable[..., Any]:
-    """A shift, which like Python's operator takes flags together with a number. torch's
-    decomposition does not."""
+    """Return a rule for a shift that, like Python's operator, accepts flags together with a
+    number, which torch's decomposition does not."""
 
     def rule(x: Any, other: Any) -> Any:
         dtype = torch.result_type(x, other)
@@ -394,7 +400,7 @@ def _shift(packet: Any) -> Callable[..., Any]:
 
 
 def _to_copy(x: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
-    if not isinstance(x, torch.Tensor):  # as torch hands over numbers within vmap
+    if not isinstance(x, torch.Tensor):  # torch passes numbers within vmap
         return torch.tensor(x, dtype=dtype)
     if dtype is None or dtype == x.dtype:
         return _clone(x)
@@ -403,7 +409,7 @@ def _to_copy(x: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
 
 def _softmax(kernel: Any) -> Callable[..., Any]:
     def rule(x: Any, dim: int, dtype: Any = None) -> Any:
-        most = max(x.dim() - 1, 0)  # torch's shape rule does not ask
+        most = max(x.dim() - 1, 0)  # torch's shape rule does not check the dim
         if not -most - 1 <= dim <= most:
             places = f"(expected to be in range of [{-most - 1}, {most}], but got {dim})"
             raise IndexError(f"Dimension out of range {places}")
@@ -413,7 +419,7 @@ def _softmax(kernel: Any) -> Callable[..., Any]:
 
 
 def _each(rule: Callable[..., Any], *names: str) -> dict[Any, Callable[..., Any]]:
-    """One rule for all overloads of these operators but those with `out`."""
+    """Return a table with one rule for all overloads of these operators except those with `out`."""
     packets = [getattr(aten, name) for name in names]
     overloads = [(packet, name) for packet in packets for name in packet.overloads()]
     return {getattr(p, name): rule for p, name in overloads if not name.endswith("out")}

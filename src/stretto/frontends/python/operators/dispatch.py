@@ -1,7 +1,8 @@
-"""Recording: every ATen call of the traced function becomes a TensorOp, a view, or several of them.
+"""Recording: every ATen call of the traced function becomes one or more TensorOps, or a
+view.
 
 The mode sits below autograd, so composite operators arrive whole. In order of preference an
-operator is handled by a rule of its own, kept, treated as a view, made functional, decomposed by
+operator is handled by its own rule, kept, treated as a view, made functional, decomposed by
 torch's tables, or recorded as it is.
 """
 
@@ -81,11 +82,11 @@ _LAYOUT_KEYWORDS = [
 
 
 _ARANGE = torch.ops.aten.arange
-"""Its schema calls a number what is a size."""
+"""Its schema declares sizes as numbers."""
 
 
 class Recorder(TorchDispatchMode):
-    """Sends every operator to `dispatch`, which runs no code of the user."""
+    """Passes every operator to `dispatch`, which runs no user code."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         state = tracer()
@@ -97,7 +98,7 @@ class Recorder(TorchDispatchMode):
 def recording() -> Generator[None]:
     """Record the calls made inside; the settings that choose fused kernels are off."""
     with ExitStack() as stack:
-        # Else a traced tensor could stay behind in the cache of casts of parameters.
+        # Otherwise a traced tensor could remain in the cache of parameter casts.
         stack.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
         torch.set_autocast_cache_enabled(False)
         mkldnn = torch._C._get_mkldnn_enabled()
@@ -172,8 +173,8 @@ def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _numbers_for_sizes(func: Any, args: Any) -> tuple[Any, Any]:
-    """The call with a traced number for a size that stands where a tensor or a number does, by the
-    overload that takes tensors there."""
+    """Replace data-dependent sizes by traced numbers where the operator takes a tensor or number,
+    and choose the overload that takes tensors there."""
     if func.overloadpacket is _ARANGE:
         return func, args
     known = list(parameters(str(func)).values())
@@ -203,6 +204,8 @@ def _drawn(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _decompose_or_record(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+    """Apply a decomposition if there is one, else record the operator. Raises eager's error for
+    arguments that only eager refuses."""
     rules = [decompositions().get(func), func.decompose if func._can_decompose() else None]
     if any(rules):
         refused = eager_refusal(func, args, kwargs)
@@ -215,7 +218,7 @@ def _decompose_or_record(mode: Recorder, func: Any, args: Any, kwargs: Any) -> A
             is_final = isinstance(problem, StrettoError) or rule is not rules[0]
             if is_final or eager_error(func, args, kwargs) is not None:
                 raise
-            return record(func, args, kwargs)  # the decomposition refuses what the kernel takes
+            return record(func, args, kwargs)  # only the decomposition refuses the arguments
         if outcome is not NotImplemented:
             return outcome
     outcome = with_decided_size(func, args, kwargs)
@@ -223,7 +226,7 @@ def _decompose_or_record(mode: Recorder, func: Any, args: Any, kwargs: Any) -> A
 
 
 def _reshaping(func: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule, which asks for sizes only to find out whether a reshape is a view."""
+    """Return the rule; for `reshape` one that reads sizes only to decide if it is a view."""
     if func is not torch.ops.aten.reshape.default:
         return rule
 
@@ -235,8 +238,8 @@ def _reshaping(func: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _replaced(mode: Recorder, by: Callable[..., Any], func: Any, args: Any, kwargs: Any) -> Any:
-    """The result of what replaces `func`. An error for arguments that eager PyTorch refuses becomes
-    eager's own error."""
+    """Return the result of the replacement of `func`. An error for arguments that eager PyTorch
+    refuses becomes eager's own error."""
     try:
         with mode:
             return by(*args, **kwargs)
@@ -247,7 +250,8 @@ def _replaced(mode: Recorder, by: Callable[..., Any], func: Any, args: Any, kwar
 
 
 def _perhaps_copied(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
-    """A view or a copy, depending on the strides in a run, so that the memory may be shared."""
+    """Return a view or a copy, depending on the strides in a run, so that the memory may be
+    shared."""
     state = tracer()
     seen = _decompose_or_record(mode, func, args, kwargs)
     if not _is_traced(seen) or seen.memory is not args[0].memory:
@@ -263,7 +267,7 @@ def _is_traced(value: Any) -> bool:
 
 
 def record(func: Any, args: Any, kwargs: Any) -> Any:
-    """Record `func` as it is and return traced results."""
+    """Record `func` unchanged and return traced results."""
     state = tracer()
 
     def promoted(item: Any) -> Any:
@@ -302,7 +306,7 @@ def record(func: Any, args: Any, kwargs: Any) -> Any:
 def arguments(
     state: Tracer, func: Any, args: Any, kwargs: Any
 ) -> tuple[tuple[Argument, ...], tuple[tuple[str, Argument], ...]]:
-    """The arguments of an ATen call as those of a TensorOp."""
+    """Convert the arguments of an ATen call to those of a TensorOp."""
     if state.sizes.are_symbolic or state.symbols:
         dtype, known = float_kind((args, kwargs)), parameters(str(func))
         is_range = func.overloadpacket is torch.ops.aten.arange
@@ -329,7 +333,7 @@ def arguments(
 
 
 def argument(state: Tracer, item: Any) -> Argument:
-    """An argument of an ATen call as an argument of a TensorOp."""
+    """Convert an argument of an ATen call to one of a TensorOp."""
     match item:
         case TracedTensor():
             return state.read(item)

@@ -1,8 +1,9 @@
-"""Random numbers, drawn from torch's own generators in the order of the program.
+"""Random numbers, drawn from torch's own generators in program order.
 
-Which element of a tensor gets which number depends in eager PyTorch on its strides: memory is
-filled from its start, and a kernel for memory without gaps may draw in another way. A Program is by
-value, so what fills a tensor is recorded with the strides that the tensor has in eager PyTorch.
+In eager PyTorch it depends on the strides of a tensor which element gets which number:
+memory is filled from its start, and a kernel for memory without gaps may draw in another
+way. A Program has value semantics, so a fill is recorded with the strides that the tensor
+has in eager PyTorch.
 """
 
 # pyright: reportPrivateUsage=false
@@ -37,24 +38,25 @@ _NEW = {
     "aten::normal": "aten.normal_.default",
     "aten::bernoulli": "aten.bernoulli_.float",
 }
-"""Operators that make a tensor, and what fills it."""
+"""Operators that create a random tensor, with the operator that fills it."""
 
 _OVERLOADS = {"aten::normal": ("float_float",), "aten::bernoulli": ("p",)}
-"""Those of their overloads that only fill, where others do more."""
+"""Overloads that only fill, for operators whose other overloads do more."""
 
 _NUMBERS = ("from", "low", "to", "high", "mean", "std", "p", "lambd", "median", "sigma")
-"""What the parameters that are numbers are called, in the order in which filling takes them."""
+"""Names of the parameters that are numbers, in the order in which filling takes them."""
 
 _BY_ELEMENT = frozenset(
     (aten.bernoulli.default, aten.poisson.default, aten.binomial.default,
      aten._standard_gamma.default, aten.normal.Tensor_float, aten.normal.float_Tensor,
      aten.normal.Tensor_Tensor)
 )  # fmt: skip
-"""Operators that go through their result, which has no gaps, whatever the strides of operands."""
+"""Operators that draw in the order of their result, which has no gaps, for any strides of
+operands."""
 
 
 def check_device(func: Any, args: Any, kwargs: Any) -> None:
-    """Fails for generators that are not the CPU's."""
+    """Raise Abort for generators that are not the CPU's."""
     wanted = kwargs.get("device") or torch.get_default_device()
     devices = {tensor.device.type for tensor in tensors_of((args, kwargs))} or {
         torch.device(wanted).type
@@ -67,7 +69,7 @@ def check_device(func: Any, args: Any, kwargs: Any) -> None:
 
 
 def check_order(func: Any, args: Any, kwargs: Any) -> None:
-    """Fails where the order of the draws depends on strides that a program does not keep."""
+    """Raise Abort if the order of the draws depends on strides that a program does not keep."""
     if func in _BY_ELEMENT:
         return
     for tensor in tensors_of((args, kwargs)):
@@ -82,7 +84,7 @@ def check_order(func: Any, args: Any, kwargs: Any) -> None:
 
 
 def fill(func: Any, args: Any, kwargs: Any) -> Any:
-    """The result of an operator that only fills memory; NotImplemented for others."""
+    """Return the result of an operator that only fills memory; NotImplemented for others."""
     schema = func._schema
     if schema.is_mutable:
         numbers = _numbers(func, args, kwargs)
@@ -116,8 +118,8 @@ def fill(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def without_generator(func: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The call that makes a tensor of the same shape with torch's default generator. Overloads that
-    take a generator want one, and torch's rules for their shapes know no symbolic sizes."""
+    """Return the overload and keywords without the generator. Overloads with a generator require
+    one, and torch's shape rules for them do not support symbolic sizes."""
     words = [word for word in func._overloadname.split("_") if word != "generator"]
     plain = getattr(func.overloadpacket, "_".join(words) or "default", func)
     if plain is func:
@@ -126,7 +128,8 @@ def without_generator(func: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def name_of(generator: torch.Generator) -> str:
-    """The name of a generator that an operator is given."""
+    """Return the name of a generator passed to an operator. Raises Abort for one created in the
+    function."""
     known = next((item for item in _generators() if _address(item) == _address(generator)), None)
     if known is None:
         fail(
@@ -137,7 +140,7 @@ def name_of(generator: torch.Generator) -> str:
 
 
 def is_default(generator: torch.Generator | None) -> bool:
-    """Whether a generator is that which operators use without one."""
+    """True for the generator that operators use if none is given."""
     return generator is None or _address(generator) == _address(torch.default_generator)
 
 
@@ -146,12 +149,13 @@ def _address(generator: Any) -> int:
 
 
 def _generators() -> Iterator[torch.Generator]:
-    """The generators that existed before the call. An operator is given other objects for them."""
+    """Yield the generators that existed before the call. Operators receive other Python objects
+    for them."""
     return (item for item in tracer().heap.seen.values() if isinstance(item, torch.Generator))
 
 
 def seed(number: Any, generator: Any = None) -> None:
-    """Record that a generator gets a seed."""
+    """Record that a generator is seeded."""
     state = tracer()
     named = () if is_default(generator) else (("generator", name_of(generator)),)
     value = state.read(number) if isinstance(number, TracedTensor) else int(number)
@@ -159,7 +163,8 @@ def seed(number: Any, generator: Any = None) -> None:
 
 
 def _dropout(feature: bool, alpha: bool, in_place: bool) -> Callable[..., Any]:
-    """A dropout as ATen computes it on the CPU, from one draw per element, or per channel."""
+    """Return the rule of a dropout as ATen computes it on the CPU, from one draw per element or
+    channel."""
 
     def rule(value: Any, p: float, train: bool) -> Any:
         if not 0 <= p <= 1:
@@ -214,7 +219,7 @@ def _sizes(state: Tracer, sizes: tuple[Any, ...]) -> tuple[Argument, ...]:
 
 
 def _numbers(func: Any, args: Any, kwargs: Any) -> tuple[Any, ...] | None:
-    """The numbers with which an operator fills, or None where it does more than to fill."""
+    """Return the numbers that an operator fills with, or None if it does more than fill."""
     found = dict[str, Any]()
     for place, item in enumerate(func._schema.arguments):
         given = args[place] if place < len(args) else kwargs.get(item.name, item.default_value)
@@ -227,7 +232,7 @@ def _numbers(func: Any, args: Any, kwargs: Any) -> tuple[Any, ...] | None:
 
 
 def _watch_strides(args: Any, kwargs: Any) -> None:
-    """The program is one for inputs of these strides."""
+    """Make the program valid only for inputs with these strides."""
     if tensors_of((args, kwargs)):
         tracer().writes = True
 

@@ -21,11 +21,12 @@ aten = torch.ops.aten
 
 
 def is_mutating(func: Any) -> bool:
+    """True if an operator writes into an argument."""
     return func._schema.is_mutable
 
 
 def apply_functionally(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run the pure form of `func` and write its results where `func` would have."""
+    """Run the pure form of `func` and write its results to the arguments that `func` changes."""
     targets = written_by(func, args, kwargs)
     pure, by_out = _pure_form(func)
     if pure is None:
@@ -40,7 +41,7 @@ def apply_functionally(func: Any, args: Any, kwargs: Any) -> Any:
     outcomes = outcome if isinstance(outcome, tuple | list) else (outcome,)
     for target, new in zip(targets, outcomes, strict=False):
         if by_out and target.dim() == new.dim():
-            what = f"{func} gives a tensor of size {{}} for an `out` of another one: it is resized"
+            what = f"{func} returns size {{}} for an `out` of another size: eager resizes it"
             new = _with_sizes_of(new, target, NotCaptured.__name__, what)
         if by_out and tuple(target.shape) != tuple(new.shape):
             fail(
@@ -53,19 +54,19 @@ def apply_functionally(func: Any, args: Any, kwargs: Any) -> Any:
             if refused is not None:
                 raise refused
         if not torch.can_cast(new.dtype, target.dtype) and eager_error(func, args, given) is None:
-            new = aten._to_copy.default(new, dtype=target.dtype)  # of no elements
+            new = aten._to_copy.default(new, dtype=target.dtype)  # eager accepts empty ones
         _check_result(target, new)
         overwrite(target, new)
     return targets[0] if len(targets) == 1 else tuple(targets)
 
 
 def overwrite(target: torch.Tensor, source: torch.Tensor) -> None:
-    """`target[...] = source`, with a cast and a broadcast where they differ."""
+    """Emit `target[...] = source`, with a cast and a broadcast if they differ."""
     state = tracer()
     traced = target if isinstance(target, TracedTensor) else state.promote(target)
     if source.dtype != traced.dtype:
         source = aten._to_copy.default(source, dtype=traced.dtype)
-    what = "the size {} of what is assigned is not that of the part it is assigned to"
+    what = "the assigned tensor has size {}, which is not the size of the target"
     source = _with_sizes_of(source, traced, OnlyInPython.__name__, what)
     if state.type_of(source).shape != state.type_of(traced).shape:
         source = aten.expand.default(source, list(traced.shape))
@@ -76,8 +77,9 @@ def overwrite(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def _with_sizes_of(source: Any, target: torch.Tensor, error: str, message: str) -> Any:
-    """What is written, with the sizes of what it is written to: where data decide one of two that
-    differ, they are compared in the run, which else raises the error. message: `{}` is the size."""
+    """Return the written tensor with the sizes of the target. If two sizes differ and one is data-
+    dependent, the run compares them and raises the error unless they are equal. message: `{}`
+    is the size."""
     state = tracer()
     for back in range(1, min(source.dim(), target.dim()) + 1):
         size, wanted = source.shape[-back], target.shape[-back]
@@ -97,7 +99,7 @@ def _with_sizes_of(source: Any, target: torch.Tensor, error: str, message: str) 
 
 
 def _check_result(target: torch.Tensor, new: torch.Tensor) -> None:
-    """Raises what eager raises where the result does not fit into the tensor that is changed."""
+    """Raise eager's error if the result does not fit into the tensor that is changed."""
     if not torch.can_cast(new.dtype, target.dtype):
         found, wanted = (_type_name(tensor.dtype) for tensor in (new, target))
         raise RuntimeError(f"result type {found} can't be cast to the desired output type {wanted}")
@@ -110,7 +112,7 @@ def _check_result(target: torch.Tensor, new: torch.Tensor) -> None:
 
 
 def _type_name(dtype: torch.dtype) -> str:
-    """As eager's errors call it."""
+    """Return the name of a dtype in eager's error messages."""
     names = {
         torch.float32: "Float",
         torch.float64: "Double",
@@ -127,7 +129,7 @@ def _type_name(dtype: torch.dtype) -> str:
 
 
 def written_by(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """The arguments that `func` writes to."""
+    """Return the arguments that `func` writes to."""
     targets = list[Any]()
     for position, parameter in enumerate(func._schema.arguments):
         if parameter.alias_info is None or not parameter.alias_info.is_write:
@@ -140,12 +142,12 @@ def written_by(func: Any, args: Any, kwargs: Any) -> list[Any]:
 
 @cache
 def _pure_form(func: Any) -> tuple[Any, bool]:
-    """The overload without side effects, and whether `func` was an out= overload."""
+    """Return the overload without side effects, or None; and True if `func` is an out= overload."""
     name = func._schema.name.split("::")[1]
     namespace = getattr(torch.ops, func.namespace)
     is_out = any(p.is_out for p in func._schema.arguments)
     base = name if is_out else name.removesuffix("_")
-    if base.startswith("__i"):  # __iand__ is the form in place of __and__
+    if base.startswith("__i"):  # __iand__ is the in-place form of __and__
         base = name.replace("__i", "__", 1)
     packet = getattr(namespace, base, None)
     if packet is None:

@@ -1,8 +1,9 @@
-"""Methods of tensors that look at memory themselves, in place of calling an operator.
+"""Tensor methods that access memory directly instead of calling an operator, and overlapping
+writes.
 
-While a function is captured, a traced tensor has no memory, and what is in that of a real one need
-not be what it holds at this point of the program. So these methods are replaced meanwhile: those
-that read return what `contents` says, and the others are refused.
+During a capture a traced tensor has no memory, and the memory of a real one need not hold
+its contents at this point of the program. So these methods are replaced: those that read
+use `contents`, and the others are refused.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Method = Callable[..., Any]
 
 @contextmanager
 def replaced_methods() -> Generator[None]:
-    """Replaces the methods while a function is captured."""
+    """Replace the methods during a capture."""
     before = [(kind, name, vars(kind).get(name)) for kind, name in _REPLACED]
     try:
         for (kind, name), replace in _REPLACED.items():
@@ -41,8 +42,8 @@ def replaced_methods() -> Generator[None]:
 
 
 def _asked_by_user(original: Method, replace: Callable[[Method], Method]) -> Method:
-    """The method that is called in the place of `original`. Other threads, the tracer, and torch
-    below an operator get the original one."""
+    """Return the method to install instead of `original`. Other threads, the tracer, and torch
+    below an operator still get the original one."""
     replacement = replace(original)
 
     def method(tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -60,7 +61,8 @@ def _is_recorded() -> bool:
 
 
 def _reading(original: Method) -> Method:
-    """The result of the method for what the tensor holds, which shares no memory with it."""
+    """Return a method that reads the contents of the tensor; its result shares no memory
+    with it."""
 
     def read(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         held = content(tensor, f"value for '{original.__name__}'")
@@ -71,8 +73,8 @@ def _reading(original: Method) -> Method:
 
 
 def _array(original: Method) -> Method:
-    """A NumPy array with what the tensor holds. In eager PyTorch it is the memory of the tensor, so
-    here neither may be changed."""
+    """Return a method that makes a read-only NumPy array of the contents. In eager PyTorch the
+    array shares the tensor's memory, so neither may be changed here."""
 
     def read(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         held = content(tensor, "NumPy array")
@@ -101,7 +103,7 @@ def _cloned(original: Method) -> Method:
 def _refused(original: Method) -> Method:
     def refuse(tensor: Any, *args: Any, **kwargs: Any) -> NoReturn:
         fail(
-            f"'{original.__name__}' is about the memory of a tensor, which a program may place "
+            f"'{original.__name__}' accesses the memory of a tensor, which a program may place "
             "elsewhere",
             "use torch operators, call it outside of the compiled function, or compile with "
             "fallback=True",
@@ -111,7 +113,7 @@ def _refused(original: Method) -> Method:
 
 
 def _address(original: Method) -> Method:
-    """The address of a real tensor, which guards check."""
+    """Return a method that returns the address of a real tensor, which guards check."""
 
     def address(tensor: Any) -> Any:
         if isinstance(tensor, TracedTensor):
@@ -138,30 +140,29 @@ _REPLACED: dict[tuple[type, str], Callable[[Method], Method]] = {
 }
 
 
-# ---- Checks writes through views to elements that another operand reads, as in
-# `x[1:].add_(x[:-1])`.
+# ---- Writes through views to elements that another operand reads, as in `x[1:].add_(x[:-1])`.
 #
-# A kernel reads and writes element by element, so the result depends on its order. The pure form
-# of an operator has no such order. Eager PyTorch refuses most of these calls, and is asked
-# whether it does. If it accepts a call whose result depends on the order, the call is a
-# CaptureError.
+# A kernel reads and writes element by element, so the result depends on its order. The pure form of
+# an operator has no such order. Eager PyTorch refuses most of these calls; a trial run finds out if
+# it does. If it accepts a call whose result depends on the order, the call is a CaptureError.
 #
-# Whether eager PyTorch refuses a call may depend on strides. Where these are known only at run
-# time, the call is refused if its order matters, and computed otherwise.
+# The refusal of eager PyTorch may depend on strides. If these are known only at run time, the call
+# is refused if its order matters, and computed otherwise.
 
 
 MOST = 1 << 26
-"""The most elements of a memory for which eager PyTorch is asked."""
+"""Maximum number of elements of a memory for which eager PyTorch is tried."""
 
 _MESSAGE = "refer to a single memory location", "refers to a single memory location"
 
 _TRIALS = 3
-"""The number of contents with which a call is tried."""
+"""Number of different contents with which a call is tried."""
 
 
 def check_overlap(func: Any, args: Any, kwargs: Any, targets: Sequence[Any]) -> None:
-    """Raises where `func` writes to `targets`, and another operand, or another element of a target,
-    is in part in the same memory. Views at positions known at run time are not looked at."""
+    """Raise an error if `func` writes to `targets`, and another operand or another element of a
+    target shares their memory in part. Views at positions known only at run time are not
+    checked."""
     given = tensors_of((args, kwargs))
     if len(given) == 1 and not _repeats(given[0]):
         return
@@ -171,11 +172,12 @@ def check_overlap(func: Any, args: Any, kwargs: Any, targets: Sequence[Any]) -> 
     if not any(_may_overlap(item, targets, given, traced, elementwise) for item in targets):
         return
     with state.native():
-        _ask(func, args, kwargs, targets, traced)
+        _try_in_eager(func, args, kwargs, targets, traced)
 
 
-def _ask(func: Any, args: Any, kwargs: Any, targets: Sequence[Any], traced: Any) -> None:
-    """Makes the call on real tensors that share memory as the traced ones do."""
+def _try_in_eager(func: Any, args: Any, kwargs: Any, targets: Sequence[Any], traced: Any) -> None:
+    """Make the call on real tensors that share memory as the traced ones do, and raise its
+    error."""
     spread = any(item.memory.any_layout for item in traced.values())
     refused = None
     for apart in (False, True) if spread else (False,):
@@ -197,8 +199,8 @@ def _ask(func: Any, args: Any, kwargs: Any, targets: Sequence[Any], traced: Any)
         raise refused from None
     if shows:
         fail(
-            f"{func} writes elements that it reads at another place; the result depends "
-            "on the order in which eager PyTorch goes through them",
+            f"{func} writes elements that it also reads at another position; the result depends "
+            "on the order in which eager PyTorch processes them",
             "call clone() on the tensor that is read",
         )
 
@@ -206,7 +208,7 @@ def _ask(func: Any, args: Any, kwargs: Any, targets: Sequence[Any], traced: Any)
 def _is_as_pure(
     func: Any, args: Any, kwargs: Any, targets: Sequence[Any], traced: Any, trial: int, apart: bool
 ) -> bool:
-    """Whether the call gives what it gives where the operands that are read are copies."""
+    """True if the result is the same when the operands that are read are copies."""
     one, other = (_real_tensors(traced, targets, trial, apart) for _ in range(2))
     assert one is not None and other is not None
     copied = {name: item.clone() for name, item in other.items()}
@@ -215,7 +217,7 @@ def _is_as_pure(
         _error_of(func, args, kwargs, other, copied),
     ]
     if any(problems):
-        return all(problems)  # the values of this trial are refused
+        return all(problems)  # the operator refuses the values of this trial
     return all(
         torch.allclose(one[id(item)].double(), other[id(item)].double(), equal_nan=True)
         for item in targets
@@ -225,7 +227,8 @@ def _is_as_pure(
 def _error_of(
     func: Any, args: Any, kwargs: Any, written: Any, read: Any = None
 ) -> Exception | None:
-    """The error of `func` on real tensors: `written` for what it changes, `read` for all else."""
+    """Return the error of `func` on real tensors: `written` for operands that it changes, `read`
+    for the others."""
 
     def replaced(item: Any, given: dict[int, torch.Tensor]) -> Any:
         return tree_map(lambda x: given[id(x)] if isinstance(x, torch.Tensor) else x, item)
@@ -250,15 +253,15 @@ def _traced(state: Tracer, item: torch.Tensor) -> TracedTensor:
 
 
 def _repeats(item: torch.Tensor) -> bool:
-    """Whether a tensor has several elements at one address."""
+    """True if a tensor has several elements at one address."""
     return 0 in item.stride()
 
 
 def _may_overlap(
     target: Any, targets: Sequence[Any], given: Iterable[Any], traced: Any, elementwise: bool
 ) -> bool:
-    """Whether it is worth asking. Mostly an operator reads other memory, or it goes through all
-    operands element by element and reads the same elements that it writes."""
+    """True if a trial is needed. Mostly an operator reads other memory, or it processes all
+    operands element by element and reads exactly the elements that it writes."""
     if _repeats(traced[id(target)].fake):
         return True
     own = traced[id(target)]
@@ -270,14 +273,14 @@ def _may_overlap(
     return any(
         other.memory is own.memory
         and not (elementwise and other.steps == own.steps)
-        and _meet(own.fake, other.fake)
+        and _ranges_overlap(own.fake, other.fake)
         for other in others
     )
 
 
-def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether the ranges from the first to the last element of two views of a memory meet. They may
-    if sizes are known only at run time."""
+def _ranges_overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True if the ranges from the first to the last element of two views of a memory overlap, or
+    may for sizes known only at run time."""
     if _is_symbolic(one) or _is_symbolic(other):
         return True
     if 0 in (*one.shape, *other.shape):
@@ -287,7 +290,7 @@ def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _is_symbolic(item: torch.Tensor) -> bool:
-    """Whether it depends on sizes of the call which elements of which memory it has."""
+    """True if the layout of the tensor depends on sizes of the call."""
     used = (*item.shape, *item.stride(), item.storage_offset(), item.untyped_storage().nbytes())
     return any(isinstance(size, torch.SymInt) for size in used)
 
@@ -301,11 +304,11 @@ def _range_of(item: torch.Tensor) -> tuple[int, int]:
 def _real_tensors(
     traced: dict[int, TracedTensor], targets: Sequence[Any], trial: int | None, apart: bool
 ) -> dict[int, torch.Tensor] | None:
-    """Real tensors that share memory as the traced ones do: of zeros, or, in a trial, of numbers
-    that differ.
+    """Return real tensors that share memory as the traced ones do, filled with zeros or, in a
+    trial, with different numbers.
 
-    None where the place of the elements is not known, or there are very many. apart: unused
-    elements lie in between, so that eager PyTorch cannot tell whether two views meet.
+    None if the addresses of the elements are not known, or there are too many. apart: unused
+    elements are between the others, so that eager PyTorch cannot tell if two views overlap.
     """
     memories: dict[tuple[Storage, torch.dtype], torch.Tensor] = {}
     made: dict[int, torch.Tensor] = {}
@@ -331,7 +334,7 @@ def _real_tensors(
 def _content(
     elements: int, dtype: torch.dtype, trial: int | None, is_changed: bool
 ) -> torch.Tensor:
-    """The content of a memory. Integers that are not changed may be positions, so they are
+    """Return the contents of a memory. Integers that are not changed may be positions, so they are
     small."""
     if trial is None:
         return torch.zeros(elements, dtype=dtype)

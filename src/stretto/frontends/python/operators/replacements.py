@@ -1,4 +1,4 @@
-"""Rules that replace operators of ATen by others of the same meaning."""
+"""Rules that replace ATen operators by others of the same meaning."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.sizes import is_decided
 from stretto.ops.infer import resolve
 
-# ---- Rules for linear layers that quantise what they are given, as `quantize_dynamic` makes
-# them.
+# ---- Rules for linear layers that quantise their input, as created by `quantize_dynamic`.
 #
-# Their weights are packed into an object that only torch reads. It is unpacked while a function
-# is captured, and the layer becomes what torch's kernel does (FBGEMM,
-# `ChooseQuantizationParams`): the least and the largest value of the input give a scale and a
-# zero point, the input is rounded to bytes, bytes are multiplied exactly, and sums are scaled.
-# The results are those of the kernel, up to the last rounding, of a sum that is scaled and added
-# to the bias. Of inputs that are infinite or NaN eager makes numbers that mean nothing, and this
-# NaN.
+# Their weights are packed into an object that only torch reads. It is unpacked during the capture,
+# and the layer becomes the computation of torch's kernel (FBGEMM, `ChooseQuantizationParams`): the
+# least and the largest value of the input give a scale and a zero point, the input is rounded to
+# bytes, bytes are multiplied exactly, and sums are scaled. The results equal the kernel's up to the
+# last rounding, of the scaled sum that is added to the bias. For infinite or NaN inputs eager
+# returns meaningless numbers, and these rules NaN.
 
 
 SMALLEST = 6.1e-5
-"""A scale below this is raised to it."""
+"""Lower bound of scales: smaller ones are raised to it."""
 NO_SCALE = 0.1
 """The scale of an input that is 0."""
 _ENGINES = ("x86", "fbgemm")
@@ -37,8 +35,8 @@ _ENGINES = ("x86", "fbgemm")
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """The weights of a layer: i8 [inputs, outputs], what one step of them is worth (f32, for each
-    output or for all), the number that stands for 0, and the bias; `sums` over the inputs (i32)."""
+    """The weights of a layer: i8 [inputs, outputs], their scale (f32, per output or for all), zero
+    point, and bias; `sums` over the inputs (i32)."""
 
     packed: Any
     weight: Tensor
@@ -50,7 +48,7 @@ class Unpacked:
 
 
 def _unpacked(packed: Any) -> Unpacked | None:
-    """None for what is quantised in another way."""
+    """Return the unpacked weights, promoted to constants; None for another quantisation."""
     state = tracer()
     known = state.unpacked.get(id(packed))
     if known is not None:
@@ -80,7 +78,7 @@ def _unpacked(packed: Any) -> Unpacked | None:
 
 
 def _scale_and_zero(x: Tensor, levels: int) -> tuple[Tensor, Tensor]:
-    """What one step of a byte is worth (f32), and the byte that stands for 0 (i32)."""
+    """Return the scale of the bytes of `x` (f32), and their zero point (i32)."""
     low, high = x.amin().clamp(max=0.0), x.amax().clamp(min=0.0)
     scale = ((high.double() - low.double()) / levels).float()
     scale = torch.where((scale == 0) | torch.isinf(1 / scale), NO_SCALE, scale)
@@ -129,7 +127,7 @@ def _linear_dynamic(
 
 
 def _linear_of_halves(x: Tensor, packed: Any) -> Any:
-    """Weights are kept as f16, and multiplied as f32."""
+    """Multiply in f32 with weights stored as f16."""
     state = tracer()
     if torch.backends.quantized.engine not in _ENGINES or x.dtype is not torch.float32:
         return NotImplemented
@@ -150,7 +148,7 @@ QUANTIZED: dict[Any, Callable[..., Any]] = {
 }
 
 
-# ---- Rules for products of groups of rows, and for histograms.
+# ---- Rules for grouped matrix products, and for histograms.
 
 
 aten = torch.ops.aten
@@ -159,7 +157,8 @@ aten = torch.ops.aten
 def _grouped_mm(
     rows: Any, matrices: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None
 ) -> Any:
-    """Rows times matrices; torch's shape rule for it refuses dtypes that its kernels take."""
+    """Multiply groups of rows by matrices; torch's shape rule refuses dtypes that its kernels
+    accept."""
     is_plain = offs is not None and bias is None and out_dtype in (None, rows.dtype)
     if not is_plain or (rows.dim(), matrices.dim()) != (2, 3):
         return NotImplemented
@@ -170,9 +169,10 @@ def _grouped_mm(
 
 
 def _histogram(values: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
-    """As torch's kernel finds bins: by one multiplication and one division in the values' dtype."""
+    """Find bins as torch's kernel does: by one multiplication and one division in the values'
+    dtype."""
     if min == max or not values.dtype.is_floating_point:
-        return NotImplemented  # the bounds of the data
+        return NotImplemented  # the bounds are those of the data
     refused = eager_refusal(aten.histc.default, (values, bins, min, max), {})
     if refused is not None:
         raise refused
@@ -189,16 +189,16 @@ def _histogram(values: Any, bins: int = 100, min: float = 0, max: float = 0) -> 
 GROUPS = {aten._grouped_mm.default: _grouped_mm, aten.histc.default: _histogram}
 
 
-# ---- Steps of recurrent cells on as many rows as data decide.
+# ---- Steps of recurrent cells on a data-dependent number of rows.
 #
-# ATen's own cells ask whether the input and the state have equally many rows, which the run alone
-# may know. The formulas are those of ATen.
+# ATen's own cells check that the input and the state have equally many rows, which may be known
+# only at run time. The formulas are those of ATen.
 
 
 State = tuple[Tensor, ...]
 """The hidden state, and for an LSTM the cell state."""
 Step = Callable[["Cell", Tensor, State], State]
-"""What a cell computes: the next state from the projected input and the state."""
+"""Function of a cell: the next state from the projected input and the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ def lstm(cell: Cell, row: Tensor, state: State) -> State:
 
 
 def _stepped(step: Step) -> Callable[..., Any]:
-    """The rule of an operator that is one step."""
+    """Return the rule of an operator that is one step."""
 
     def rule(inputs: Any, states: Any, *weights: Any) -> Any:
         every = (states,) if isinstance(states, torch.Tensor) else tuple(states)
@@ -259,7 +259,7 @@ def _stepped(step: Step) -> Callable[..., Any]:
 
 
 def _bilinear(first: Any, second: Any, weight: Any, bias: Any = None) -> Any:
-    """The sum over i and j of first[i] * weight[k, i, j] * second[j], for each k."""
+    """Return the sum over i and j of first[i] * weight[k, i, j] * second[j], for each k."""
     if not any(map(is_decided, (*first.shape, *second.shape))):
         return NotImplemented
     outputs, rows, columns = weight.shape
@@ -277,15 +277,15 @@ CELLS: dict[Any, Callable[..., Any]] = {
 }
 
 
-# ---- Replaces operators that sort by operators whose order of equal elements is known.
+# ---- Sorting operators replaced by ones with a defined order of equal elements.
 #
-# Eager PyTorch leaves it open which of several equal elements `sort` and `topk` name first. A
-# program needs this settled: the interpreter, the emulator and every machine must agree. So the
-# operators become `aten.sort.stable` and `stretto.topk`, and all that is built from them follows.
+# Eager PyTorch does not define which of several equal elements `sort` and `topk` return first. A
+# program needs this defined: the interpreter, the emulator and every machine must agree. So the
+# operators become `aten.sort.stable` and `stretto.topk`, and operators built from them likewise.
 
 
 def _check_dim(x: Any, dim: int) -> None:
-    """Refuses a dim out of range, which torch's shape rule of `sort` accepts."""
+    """Raise IndexError for a dim out of range, which torch's shape rule of `sort` accepts."""
     rank = max(x.dim(), 1)
     if not -rank <= dim < rank:
         allowed = f"[{-rank}, {rank - 1}]"
@@ -335,12 +335,12 @@ def _selected(x: Any, dim: int, keepdim: bool, place: int) -> Any:
 
 
 def _of_all(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The median of all elements, by the rule for one dim."""
+    """Return the median rule for all elements, from the rule for one dim."""
     return lambda x: rule(x.reshape(-1), 0)[0] if x.numel() else NotImplemented
 
 
 def _median_dim(x: Any, dim: int, keepdim: bool = False) -> Any:
-    """The lower of the two in the middle; NaN where there is one."""
+    """Return the lower of the two middle elements; NaN if there is a NaN."""
     infer(tracer(), aten.median.dim, (x, dim, keepdim), {})
     if x.dim() == 0:
         return _sort(x)
@@ -357,7 +357,7 @@ def _median_dim(x: Any, dim: int, keepdim: bool = False) -> Any:
 
 
 def _nanmedian_dim(x: Any, dim: int, keepdim: bool = False) -> Any:
-    """The median of the elements that are no NaN; NaN if there are none."""
+    """Return the median of the elements that are not NaN; NaN if there are none."""
     if not x.is_floating_point():
         return _median_dim(x, dim, keepdim)
     infer(tracer(), aten.nanmedian.dim, (x, dim, keepdim), {})
@@ -376,8 +376,8 @@ _ROUNDED = {"lower": torch.floor, "higher": torch.ceil, "nearest": torch.round}
 
 
 def _quantile(name: str) -> Callable[..., Any]:
-    """`quantile` and `nanquantile`: elements of the sorted tensor at places that `q` gives, or
-    between two of them."""
+    """Return the rule of `quantile` or `nanquantile`: elements of the sorted tensor at the
+    positions given by `q`, or interpolated between two of them."""
 
     def rule(
         x: Any,
@@ -408,7 +408,7 @@ def _quantile(name: str) -> Callable[..., Any]:
 
 
 def _quantiles(name: str, x: Any, q: Any, interpolation: str) -> Any:
-    """The quantiles that are asked for as a tensor, after eager's checks have passed."""
+    """Return the requested quantiles as a tensor, after eager's checks."""
     if interpolation not in ("linear", "midpoint", *_ROUNDED):
         raise RuntimeError(
             f"{name}() interpolation must be one of linear, lower, higher, midpoint or nearest, "
@@ -432,7 +432,7 @@ def _quantiles(name: str, x: Any, q: Any, interpolation: str) -> Any:
 
 
 def _at(values: Any, places: Any, interpolation: str) -> Any:
-    """The elements of the last dim at these places, which may lie between two elements."""
+    """Return the elements of the last dim at these positions, which may be between two elements."""
     if interpolation in _ROUNDED:
         return values.gather(-1, _ROUNDED[interpolation](places).to(torch.int64))
     below = places.to(torch.int64)

@@ -1,8 +1,8 @@
-"""Operators whose result has as many elements as data decide: `nonzero`, masks, `unique` and so on.
+"""Operators with a data-dependent number of results: `nonzero`, masks, `unique` and so on.
 
-Each becomes a computation on tensors of bounded size, which ends with the positions of what is
-chosen in the first elements, and a size: how many of them there are. Positions are found by a
-prefix sum over the mask, which leaves them in order (Blelloch, Prefix Sums and Their Applications,
+Each becomes a computation on tensors of bounded size, which ends with the positions of the
+chosen elements at the front, and their number as a size. Positions are found by a prefix
+sum over the mask, which keeps them in order (Blelloch, Prefix Sums and Their Applications,
 1990, section 1.4).
 """
 
@@ -32,21 +32,18 @@ aten = torch.ops.aten
 
 _MASKS = (torch.bool, torch.uint8)
 _MOST_COLUMNS = 64
-"""The longest rows that are sorted column by column."""
+"""Maximum length of rows that are sorted column by column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Result of a choice: the arguments `cuts`, `predicated` and `unlikely` for `make_plan`.
-
-    `seconds` is the simulated time of that plan, None if it was not simulated. `branches` lists the
-    decisions for branches that were examined individually.
-    """
+    """The positions where a mask is true, in order. `padded` has one element more than the mask:
+    the first `count` are the positions, the others the number of elements of the mask."""
 
     padded: Any
     count: Dim
     ranks: Any
-    """For each element how many are chosen up to it."""
+    """For each element, the number of chosen elements up to and including it."""
 
     @property
     def positions(self) -> Any:
@@ -54,12 +51,13 @@ class Chosen:
 
     @property
     def lengths(self) -> Any:
-        """How far it is from each position to the next one, or to the end."""
+        """The distance from each position to the next one, or to the end."""
         return head(self.padded[1:] - self.padded[:-1], self.count)
 
 
 def head(x: Any, length: Dim) -> Any:
-    """The first rows as a tensor of its own. The caller knows that there are as many."""
+    """Return the first rows as a separate tensor. The caller ensures that there are `length` of
+    them."""
     if isinstance(length, int):
         return x[:length]
     state = tracer()
@@ -68,7 +66,7 @@ def head(x: Any, length: Dim) -> Any:
 
 
 def chosen(mask: Any) -> Chosen:
-    """Where a mask of one dim is true."""
+    """Return the positions where a mask of one dim is true."""
     size: Any = mask.shape[0]
     ranks: Any = torch.cumsum(mask, 0)
     last = ranks[-1] if isinstance(size, int) and size else mask.sum()
@@ -78,12 +76,13 @@ def chosen(mask: Any) -> Chosen:
     padded = torch.zeros((size + 1,), dtype=torch.int64) + plain(size)
     if isinstance(size, int) and size == 0:
         return Chosen(padded, count, ranks)
-    # All that is not chosen goes to the last place, which `positions` and `lengths` do not read.
+    # Elements that are not chosen are written to the last place, which no property reads as a
+    # position.
     return Chosen(padded.scatter(0, places, numbers), count, ranks)
 
 
 def _flat_positions(mask: Any) -> Any:
-    """Row-major positions of what is true in a mask of any dims."""
+    """Return the row-major positions of true elements in a mask of any rank."""
     state = tracer()
     value = state.read(mask)
     found = state.chosen.get(value)
@@ -93,7 +92,7 @@ def _flat_positions(mask: Any) -> Any:
 
 
 def _columns(flat: Any, shape: Sequence[Any]) -> list[Any]:
-    """Row-major positions as a position per dim."""
+    """Split row-major positions into one position per dim."""
     columns: list[Any] = []
     for place, size in enumerate(shape):
         step = math.prod(shape[place + 1 :])
@@ -130,7 +129,8 @@ def _is_mask(index: Any) -> bool:
 
 
 def _check_mask(mask: Any, place: int, x: Any, dim: int) -> None:
-    """A mask has the dims of what it selects from."""
+    """Check that a mask has the sizes of the dims that it indexes; raise IndexError, now or in the
+    run, if not."""
 
     if dim + mask.dim() > x.dim():
         raise IndexError("too many indices for tensor of dimension " + str(x.dim()))
@@ -150,7 +150,7 @@ def _check_mask(mask: Any, place: int, x: Any, dim: int) -> None:
 
 
 def _without_masks(x: Any, indices: Sequence[Any]) -> list[Any]:
-    """The indices with positions in place of masks: as many as a mask has dims."""
+    """Return the indices with each mask replaced by positions, one index per dim of the mask."""
     found: list[Any] = []
     for index in indices:
         if not _is_mask(index):
@@ -159,13 +159,13 @@ def _without_masks(x: Any, indices: Sequence[Any]) -> list[Any]:
         mask = _as_mask(index)
         _check_mask(mask, 0, x, len(found))
         if mask.dim() == 0:
-            fail("a mask without dims stands beside other indices", "index in two steps")
+            fail("a mask without dims is used together with other indices", "index in two steps")
         found += _columns(_flat_positions(mask), mask.shape)
     return found
 
 
 def _only_mask(indices: Sequence[Any]) -> tuple[Any, int] | None:
-    """The mask and its first dim, where it is the only index."""
+    """Return the mask and its first dim if it is the only index; else None."""
     given = [(index, place) for place, index in enumerate(indices) if index is not None]
     if len(given) == 1 and _is_mask(given[0][0]) and given[0][0].dim():
         return _as_mask(given[0][0]), given[0][1]
@@ -187,8 +187,8 @@ def _index(x: Any, indices: Sequence[Any]) -> Any:
 
 
 def _broadcast(x: Any, mask: Any) -> tuple[Any, Any]:
-    """Both with one shape. Where data decide a size, operators that broadcast compare the sizes in
-    the run; what `x` has where the mask is False means nothing then."""
+    """Return both with one shape. With data-dependent sizes, the operators that broadcast compare
+    the sizes in the run, and the elements of `x` where the mask is False are meaningless."""
     if any(map(is_decided, (*x.shape, *mask.shape))):
         mask = torch.logical_and(mask, torch.ones_like(x, dtype=torch.bool))
         return torch.where(mask, x, x.new_zeros(())), mask
@@ -232,7 +232,7 @@ def _index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = F
 
 
 def _shown(x: Any) -> str:
-    """The shape of a tensor, with the names of sizes that are not known."""
+    """Return the shape of a tensor as text, with names for unknown sizes."""
     return f"[{', '.join(str(tracer().dim(size)) for size in x.shape)}]"
 
 
@@ -241,7 +241,7 @@ def _is_one(size: Any) -> bool:
 
 
 def _of_length(values: Any, dim: int, length: Dim) -> Any:
-    """The values, of which there must be `length` in `dim`."""
+    """Return the values, with a check that `dim` has size `length`."""
     size = values.shape[dim]
     state = tracer()
     if state.dim(size) == state.dim(length):
@@ -266,7 +266,7 @@ def _of_length(values: Any, dim: int, length: Dim) -> Any:
 
 
 def _repeat_interleave(repeats: Any, *, output_size: Any = None) -> Any:
-    """Each position as often as it is to be repeated."""
+    """Return each position as often as it is repeated."""
     if repeats.dim() != 1:
         raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
     if repeats.dtype not in (torch.int64, torch.int32):
@@ -278,7 +278,8 @@ def _repeat_interleave(repeats: Any, *, output_size: Any = None) -> Any:
         message = "allocated size does not match required size: the repeats add up to {}"
         check(total == plain(output_size), "RuntimeError", message, tracer().read(total))
     count = bounded_dim(total) if output_size is None else output_size
-    # A position begins where those before it end; several begin where some are not repeated.
+    # A position starts where the previous ones end; several start at one place if some repeat 0
+    # times.
     starts = torch.zeros((count + 1,), dtype=torch.int64)
     ones = torch.ones((repeats.shape[0],), dtype=torch.int64)
     starts = starts.index_add(0, ends - repeats, ones)
@@ -316,14 +317,14 @@ def _one_hot(index: Any, classes: int = -1) -> Any:
 
 
 def _runs(x: Any, *, with_inverse: bool, with_counts: bool) -> tuple[Any, Any, Any]:
-    """The first row of each run of equal rows, the number of each row's run, lengths of the
-    runs."""
+    """Return the first row of each run of equal rows, the run number of each row, and the run
+    lengths."""
     differs = x[1:] != x[:-1]
     if x.dim() > 1:
         differs = differs.flatten(1).any(1)
     if is_decided(x.shape[0]):
         begins = torch.ones((x.shape[0],), dtype=torch.bool)
-        begins[1:] = differs  # there may be no row
+        begins[1:] = differs  # also correct without rows
     else:
         begins = torch.cat((torch.ones((1,), dtype=torch.bool), differs))
     found = chosen(begins)
@@ -336,12 +337,13 @@ def _runs(x: Any, *, with_inverse: bool, with_counts: bool) -> tuple[Any, Any, A
 
 
 def _is_empty(x: Any) -> bool:
-    """Whether it is known that a tensor has no elements."""
+    """True if a tensor is known to have no elements."""
     return any(isinstance(size, int) and size == 0 for size in x.shape)
 
 
 def _no_runs(x: Any, dim: int | None, return_inverse: bool) -> tuple[Any, Any, Any]:
-    """What there is of a tensor without elements: of all of them, or of its rows along a dim."""
+    """Return the results for a tensor without elements: for all of them, or for its rows along a
+    dim."""
     shape = (0,) if dim is None else x.shape
     positions = x.shape if return_inverse and dim is None else (0,)
     return (
@@ -352,7 +354,7 @@ def _no_runs(x: Any, dim: int | None, return_inverse: bool) -> tuple[Any, Any, A
 
 
 def _has_no_rows(x: Any, dim: int) -> bool:
-    """Whether a tensor has no rows along a dim, and only therefore no elements."""
+    """True if a tensor has no rows along a dim, and is empty for no other reason."""
     empty = [place for place, size in enumerate(x.shape) if isinstance(size, int) and size == 0]
     return empty == [dim % x.dim()]
 
@@ -432,15 +434,15 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.unique_dim.default: _unique_dim,
     aten.unique_dim_consecutive.default: _unique_dim_consecutive,
 }
-"""Rules that return NotImplemented leave the operator to what handles all others."""
+"""Rules by overload. A rule that returns NotImplemented leaves the operator to later handlers."""
 
 
-# ---- Operators of users whose result has as many elements along one dim as data decide.
+# ---- User operators whose result has a data-dependent size in one dim.
 #
-# Their fake function says so by `torch.library.get_ctx().new_dynamic_size()`. In the Program such
-# a call is two operators: the first one tells how many elements there are, and the second one
-# makes the result, into memory that is set apart meanwhile. Both call the operator of the user,
-# which is taken to give the same again, as each of its results is.
+# Their fake function declares it by `torch.library.get_ctx().new_dynamic_size()`. In the Program
+# such a call is two operators: the first returns the size, and the second computes the result, into
+# memory allocated in between. Both call the user's operator, which is assumed to be deterministic,
+# like every recorded operator.
 
 
 _library = torch.library.Library("stretto_sized", "FRAGMENT")
@@ -449,7 +451,7 @@ _OURS = ("aten", "prims", "stretto", "stretto_sized")
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """A result: its sizes, with None for the one that data decide, and its dtype."""
+    """A result: its sizes, with None for the data-dependent one, and its dtype."""
 
     sizes: tuple[int | None, ...]
     dtype: torch.dtype
@@ -463,7 +465,7 @@ class _Form:
 
 
 def with_decided_size(func: Any, args: Any, kwargs: Any) -> Any:
-    """The result of such an operator; NotImplemented for any other one."""
+    """Return the result of such an operator; NotImplemented for any other one."""
     if func.namespace in _OURS or [str(item.type) for item in func._schema.returns] != ["Tensor"]:
         return NotImplemented
     form = _form(func, args, kwargs)
@@ -476,8 +478,8 @@ def with_decided_size(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _form(func: Any, args: Any, kwargs: Any) -> _Form | None:
-    """What the operator gives for operands of these sizes, and also where all that the run or the
-    call decides is larger; None where these forms differ."""
+    """Return the form of the operator's result, which must be the same for small and larger values
+    of all sizes decided by the run or the call; None if the forms differ."""
     forms = {_form_with(func, args, kwargs, size) for size in (7, 11)}
     (found,) = forms if len(forms) == 1 else (None,)
     return found
@@ -498,7 +500,7 @@ def _form_with(func: Any, args: Any, kwargs: Any, size: int) -> _Form | None:
         with tracer().native(), mode:
             named = {name: mapped(known, item) for name, item in kwargs.items()}
             found = func(*mapped(known, args), **named)
-    except OF_OPERATORS:  # it has no fake function, or that refuses these sizes
+    except OF_OPERATORS:  # there is no fake function, or it refuses these sizes
         return None
     if not isinstance(found, torch.Tensor):
         return None
@@ -508,7 +510,7 @@ def _form_with(func: Any, args: Any, kwargs: Any, size: int) -> _Form | None:
 
 @cache
 def _operators(func: Any, form: _Form) -> tuple[Any, Any]:
-    """The two operators for one of a user's whose result has this form."""
+    """Register and return the two operators for a user operator whose result has this form."""
     name = "_".join((*str(func).split("."), str(_operators.cache_info().currsize)))
     text = str(func._schema)
     given = text[text.index("(") + 1 : text.rindex(") ->")]
@@ -540,6 +542,6 @@ def _operators(func: Any, form: _Form) -> tuple[Any, Any]:
 
 
 def _like(args: Any, kwargs: Any, shape: tuple[Any, ...], dtype: torch.dtype) -> torch.Tensor:
-    """An empty tensor on the device of the first tensor among the arguments."""
+    """Return an empty tensor on the device of the first tensor among the arguments."""
     tensors = [item for item in (*args, *kwargs.values()) if isinstance(item, torch.Tensor)]
     return torch.empty(shape, dtype=dtype, device=tensors[0].device if tensors else None)

@@ -1,7 +1,7 @@
 """Views as steps that can be read and written back, so that aliases see each other's writes.
 
-A view operator on a traced tensor adds a ViewStep to its chain instead of computing a value of its
-own. `RULES` has the overloads of ATen that are views.
+A view operator on a traced tensor adds a ViewStep to its chain instead of computing a new
+value. `RULES` has the ATen overloads that are views.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ ViewRule = Callable[..., Any]
 
 
 def _fake_view(func: Any, tensor: TracedTensor, *args: Any) -> Any:
-    """What a view operator makes of the fake tensor. Its memory is not that of `tensor.fake`: only
-    storages of traced tensors say what is shared. Raises what eager PyTorch raises."""
+    """Return the result of a view operator on the fake tensor. Its memory is not that of
+    `tensor.fake`: only storages of traced tensors record what is shared. Raises eager's errors."""
     state = tracer()
     key = call_key(func, (tensor.fake, *args), {})
     known = None if key is None else known_result(state.fake_mode, key)
@@ -68,11 +68,11 @@ def _extended(
     *arguments: Argument,
     inverse: tuple[Argument, ...] | None = None,
 ) -> TracedTensor:
-    """The alias of `tensor` that one more view step makes."""
+    """Return the alias of `tensor` with one more view step."""
     state = tracer()
     known = tuple(map(_known, arguments))
     if state.symbols:
-        # The fake of `tensor` may be that of a view of which a step has been taken back.
+        # The fake of `tensor` may be that of a view with a step that has been removed.
         steps, memory = tensor.steps, tensor.memory
         type = steps[-1].type if steps else state.type_in(memory.state)
         (fake,) = settled(state, TensorOp(target, (Value(type), *known)), [fake])
@@ -81,14 +81,14 @@ def _extended(
 
 
 def _known(argument: Any) -> Argument:
-    """An argument with the sizes in it as the Program has them."""
+    """Return an argument with its sizes in the Program's form."""
     if isinstance(argument, torch.SymInt):
         return tracer().dim(argument)
     return tuple(map(_known, argument)) if isinstance(argument, tuple) else argument  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _last(tensor: TracedTensor, target: str) -> ViewStep | None:
-    """The last view, if it is that operator."""
+    """Return the last view step if it has this operator, else None."""
     return tensor.steps[-1] if tensor.steps and tensor.steps[-1].target == target else None
 
 
@@ -100,13 +100,13 @@ def _without_last(tensor: TracedTensor) -> TracedTensor:
 
 
 def _alias(x: TracedTensor, *args: Any) -> TracedTensor:
-    """The same tensor under another Python object."""
+    """Return the same tensor as another Python object."""
     return TracedTensor(_fake_view(aten.alias.default, x), x.memory, x.steps, x.number)
 
 
 def _detached(x: TracedTensor) -> TracedTensor:
-    """`detach_`. It is the last step of `torch.tensor`, too, which takes a traced number for a
-    tensor of its dtype where it is called from code that is not rewritten."""
+    """Return an alias for `detach_`. `torch.tensor` ends with it too, and treats a traced number
+    as a tensor of its dtype if called from code that is not rewritten, which is refused."""
     if x.number is not None:
         fail(
             "a tensor is made of a number that depends on a tensor, in code whose source cannot "
@@ -117,13 +117,13 @@ def _detached(x: TracedTensor) -> TracedTensor:
 
 
 def _reshaped(func: Any) -> ViewRule:
-    """The tensor seen with another shape, its elements in the same order."""
+    """Return the rule for a view with another shape and the same order of elements."""
     return lambda x, *args: _with_shape(x, _fitting_view(func, x, *args))
 
 
 def _fitting_view(func: Any, x: TracedTensor, *args: Any) -> Any:
-    """The fake result of a view operator. Torch takes sizes that data decide, in the shape that is
-    asked for, for what the tensor needs; a call where they are not runs in Python."""
+    """Return the fake result of a view operator. Torch assumes that data-dependent sizes in the
+    requested shape are those that the tensor needs; a call where they are not runs in Python."""
     asked: Any = args[0] if args and isinstance(args[0], tuple | list) else ()
     known: list[Any] = [size if is_decided(size) else None for size in asked]
     dims = [None if size is None else tracer().dim(size) for size in known]
@@ -131,18 +131,19 @@ def _fitting_view(func: Any, x: TracedTensor, *args: Any) -> Any:
         others: Any = math.prod(size for size in asked if size != -1)
         count: Any = x.numel()
         if is_decided(count) and not is_decided(others) and others > 1:
-            check(plain(count % others == 0), OnlyInPython.__name__, "-1 stands for no size")
+            check(plain(count % others == 0), OnlyInPython.__name__, "no size fits for -1")
     fake = _fake_view(func, x, *args)
     for dim, size in zip(dims, fake.shape, strict=False):
         if dim is not None and dim != tracer().dim(size):
             fits = plain(tracer().symbolic_dim(dim) == size)
-            check(fits, OnlyInPython.__name__, "a size that is known in the run does not fit")
+            check(fits, OnlyInPython.__name__, "a data-dependent size does not fit the view")
     return fake
 
 
 def _squeezed(func: Any) -> ViewRule:
-    """The same without dims of size 1. Which sizes are 1 is asked, for the rank follows from it; a
-    size that data decide is taken for another, and a call where it is 1 runs in Python."""
+    """Return the rule for a view without dims of size 1. Each size is compared with 1, as the rank
+    depends on it; a data-dependent size is assumed not to be 1, and a call where it is runs in
+    Python."""
     reshaped = _reshaped(func)
 
     def rule(x: TracedTensor, dims: int | Sequence[int] | None = None) -> TracedTensor:
@@ -171,12 +172,13 @@ def _with_shape(tensor: TracedTensor, fake: torch.Tensor) -> TracedTensor:
 
 
 def _shape_arguments(shape: Any) -> Argument:
-    """A shape as an argument."""
+    """Return a shape as an argument."""
     return tuple(map(tracer().dim, shape))
 
 
 def _permuted(func: Any) -> ViewRule:
-    """The tensor with its dims in another order, which the strides of the result show."""
+    """Return the rule for a view with permuted dims; the permutation is read from the strides of a
+    result."""
 
     def rule(x: TracedTensor, *args: Any) -> TracedTensor:
         fake = _fake_view(func, x, *args)
@@ -202,7 +204,7 @@ def _permuted(func: Any) -> ViewRule:
 
 
 def selected(x: TracedTensor, dim: int, index: int | Value) -> TracedTensor:
-    """`x.select(dim, index)`, also at a position known only at run time."""
+    """Return `x.select(dim, index)`, also at a position known only at run time."""
     fake = _fake_view(aten.select.int, x, dim, 0 if isinstance(index, Value) else index)
     dim %= x.dim()
     if isinstance(index, Value):
@@ -219,7 +221,7 @@ def selected(x: TracedTensor, dim: int, index: int | Value) -> TracedTensor:
 def _selected_before_expand(
     tensor: TracedTensor, fake: torch.Tensor, dim: int, index: int | Value
 ) -> TracedTensor | None:
-    """`x.expand(...).select(dim, index)` as a view of `x`, which can be written."""
+    """Return `x.expand(...).select(dim, index)` as a view of `x`, which can be written."""
     state = tracer()
     base = _without_last(tensor)
     whole = tensor.memory.fake
@@ -240,7 +242,7 @@ def _selected_before_expand(
 
 
 def _check(position: Value, tensor: TracedTensor, dim: int, length: Any, operator: str) -> None:
-    """Raise where the position is out of range, although nobody may read the view."""
+    """Emit a check that the position is in range, needed even if the view is never read."""
     state = tracer()
     size, count = state.dim(tensor.shape[dim]), state.dim(length)
     state.emit(Positions(state.use(position), size, count, operator, dim, True).check(), ())
@@ -249,21 +251,22 @@ def _check(position: Value, tensor: TracedTensor, dim: int, length: Any, operato
 def narrowed(
     tensor: TracedTensor, dim: int, start: Value, length: int | torch.SymInt
 ) -> TracedTensor:
-    """`length` elements of `dim` from a position known only at run time."""
+    """Return `length` elements of `dim` from a position known only at run time."""
     fake = _fake_view(aten.narrow.default, tensor, dim, 0, length)
     _check(start, tensor, dim % tensor.dim(), length, "stretto.narrow")
     return _extended(tensor, fake, "stretto.narrow", dim, start, tracer().dim(length))
 
 
 def first_elements(tensor: TracedTensor, dim: int, length: torch.SymInt) -> TracedTensor:
-    """As many elements of `dim` as data decide. The caller knows that there are as many."""
+    """Return the first `length` elements of `dim`, a data-dependent number. The caller ensures
+    that they exist."""
     return part_of(tensor, dim, 0, length)
 
 
 def part_of(
     tensor: TracedTensor, dim: int, start: int | TracedTensor, length: int | torch.SymInt
 ) -> TracedTensor:
-    """Elements of `dim`, of which the caller knows that they are there."""
+    """Return a range of `dim` that the caller ensures to exist."""
     state = tracer()
     shape: list[Any] = list(tensor.shape)
     shape[dim] = length
@@ -287,7 +290,8 @@ def _narrow(x: TracedTensor, dim: int, start: Any, length: int) -> TracedTensor:
 
 
 def _slice(x: TracedTensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
-    """A slice. Whether a symbolic end lies in the dim is asked, so that its size has few cases."""
+    """Return a slice. A symbolic end is compared with the size of the dim, so that the size has
+    few cases."""
     start, end = _from_front(x, dim, start), _from_front(x, dim, end)
     is_symbolic = isinstance(end, torch.SymInt)
     with tracer().sizes.deciding() if is_symbolic else nullcontext():
@@ -296,7 +300,7 @@ def _slice(x: TracedTensor, dim: int = 0, start: Any = None, end: Any = None, st
 
 
 def _from_front(x: TracedTensor, dim: int, bound: Any) -> Any:
-    """A symbolic bound of a slice that surely counts from the end as one that counts from the
+    """Return a symbolic slice bound that certainly counts from the end as one that counts from the
     front."""
     if not isinstance(bound, torch.SymInt) or is_decided(bound):
         return bound
@@ -308,7 +312,7 @@ def _from_front(x: TracedTensor, dim: int, bound: Any) -> Any:
         return bound
     if at_most(distance, -1) and at_most(0, place):
         return moved
-    if at_most(distance, 0) and bound < 0:  # torch itself would not ask, and have no size
+    if at_most(distance, 0) and bound < 0:  # without this guard torch would find no size
         return moved if moved >= 0 else 0
     return bound
 
@@ -316,7 +320,7 @@ def _from_front(x: TracedTensor, dim: int, bound: Any) -> Any:
 def _sliced(
     tensor: TracedTensor, fake: torch.Tensor, dim: int, start: Any, end: Any, step: int
 ) -> TracedTensor:
-    """`tensor[..., start:end:step, ...]` in dim `dim` with Python bounds."""
+    """Return `tensor[..., start:end:step, ...]` in dim `dim` with Python bounds."""
     state = tracer()
     dim %= tensor.dim()
     size: Any = tensor.shape[dim]
@@ -338,7 +342,7 @@ def _sliced(
 
 
 def _has_formula(tensor: TracedTensor, fake: torch.Tensor, dim: int, *bounds: Any) -> bool:
-    """Whether the size of a slice follows from its bounds, without what guards say of two sizes."""
+    """True if the size of a slice follows from its bounds, without guards that relate two sizes."""
     state = tracer()
     renaming = state.sizes.renaming()
     source, found = (rename_type(state.type_of(item), renaming) for item in (tensor, fake))
@@ -353,7 +357,7 @@ def _has_formula(tensor: TracedTensor, fake: torch.Tensor, dim: int, *bounds: An
 
 
 def _is_whole(size: Any, end: Any) -> bool:
-    """Whether a slice that ends there ends with the dim."""
+    """True if a slice with this end reaches the end of the dim."""
     if end is None or (isinstance(end, int) and end == sys.maxsize):
         return True
     dim = tracer().dim
@@ -369,7 +373,7 @@ def _pieces(func: Any) -> ViewRule:
         axis = (axes[0] if axes else 0) if dim is None else dim
         length: Any = x.shape[axis] if x.dim() else None
         is_empty = type(length) is type(sizes) is int and 0 == length <= sizes
-        if is_empty and func is aten.split.Tensor:  # torch 2.11 cannot say what it gives
+        if is_empty and func is aten.split.Tensor:  # torch 2.11 fails to infer the shapes
             pieces = _fake_view(aten.split_with_sizes.default, x, [0], axis)
         else:
             pieces = _fake_view(func, x, sizes, axis)
@@ -388,7 +392,7 @@ def _pieces(func: Any) -> ViewRule:
 
 
 def _decided_pieces(x: TracedTensor, sizes: list[Any], dim: int) -> tuple[TracedTensor, ...]:
-    """Pieces of which data decide how long they are; together they are the whole."""
+    """Return pieces of data-dependent lengths, with a check that they add up to the whole."""
     start: Any = 0
     made: list[TracedTensor] = []
     with tracer().mode:
@@ -408,7 +412,7 @@ def _diagonal(x: TracedTensor, offset: int = 0, dim1: int = 0, dim2: int = 1) ->
 
 
 def _as_strided(x: TracedTensor, size: Any, stride: Any, offset: int | None = None) -> TracedTensor:
-    """A view of the memory of `x`, whatever part of it `x` is."""
+    """Return a view of the memory of `x`, whatever part of it `x` is."""
     fake = _fake_view(aten.as_strided.default, x, size, stride, offset)
     whole = _in_order_of_memory(x)
     start = fake.storage_offset() - whole.fake.storage_offset()
@@ -423,7 +427,8 @@ def _as_strided(x: TracedTensor, size: Any, stride: Any, offset: int | None = No
 
 
 def _in_order_of_memory(x: TracedTensor) -> TracedTensor:
-    """The whole memory of a tensor, with the dims as they lie there."""
+    """Return the whole memory of a tensor, with its dims in memory order. Raises Abort if it has
+    gaps."""
     memory = x.memory
     if memory.fake is not None and not memory.any_layout:
         whole = TracedTensor(memory.fake, memory, ())
@@ -443,11 +448,12 @@ def _in_order_of_memory(x: TracedTensor) -> TracedTensor:
 
 
 def _expand(x: TracedTensor, sizes: list[int], **_: Any) -> TracedTensor:
-    """The tensor repeated without copies; where an element is repeated it cannot be written."""
+    """Return the tensor repeated without copies; where an element is repeated it cannot be
+    written."""
     own = list(x.shape)
     wanted = sizes[len(sizes) - x.dim() :]
     taken = [n for n, size in enumerate(own) if is_decided(size) and wanted[n] != -1]
-    if taken:  # a size that data decide is taken for the wanted one, not for 1
+    if taken:  # a data-dependent size is assumed to be the requested one, not 1
         shape = [wanted[n] if n in taken else size for n, size in enumerate(own)]
         x = _with_shape(x, _fitting_view(aten.view.default, x, shape))
     fake = _fitting_view(aten.expand.default, x, sizes)

@@ -1,7 +1,7 @@
-"""What a capture hands to the caller.
+"""The result of a capture.
 
-`captured` is the Program with how to bind its inputs and rebuild its outputs, `output` makes
-yields of what the function returns, `effects` plans which changes of the user's objects are made
-after each run. At each call, `signature` says which Program a call needs, and `watch` whether it
-still holds.
+`captured` is the Program with the bindings of its inputs and the description of its outputs;
+`inputs` makes the params of main, `output` turns the function's result into yields, `effects`
+plans the changes of the user's objects that are made after each run, and `watch` checks at each
+call that the Program is still valid.
 """

@@ -1,4 +1,4 @@
-"""What `capture` hands to the caller: a Program and how to bind and rebuild Python values."""
+"""The result of `capture`: a Program, and how to bind its inputs and rebuild its Python outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from stretto.errors import SourceLocation
 from stretto.frontends.python.guards.guards import Guards
 from stretto.frontends.python.guards.reading import Arguments, Reading, Root, read_state
-from stretto.frontends.python.objects.heap import Site, act_out
+from stretto.frontends.python.objects.heap import SideEffectSite, act_out
 from stretto.frontends.python.tracing.admission import Gradients
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.sizes import CallSizes
@@ -36,7 +36,7 @@ class External:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fetched:
-    """A tensor or counter that an object of the user holds: input `index` of the reading."""
+    """A tensor or counter in an object of the user: input `index` of the reading."""
 
     index: int
     name: str
@@ -46,8 +46,8 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class IntLeaf:
-    """Int leaf `index` of the arguments, counting ints only: the number of rows of an empty
-    tensor."""
+    """Int leaf `index` of the arguments, counting ints only, passed as the number of rows of an
+    empty tensor."""
 
     index: int
     name: str
@@ -58,11 +58,11 @@ InputBinding = ArgumentLeaf | External | Fetched | IntLeaf
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConstantSource:
-    """A tensor whose content the Program relies on.
+    """A tensor on whose content the Program relies.
 
-    `key` names it in `Program.constants`, or is None when its value was only read while capturing.
-    `owner[name]` still being `tensor`, at `version`, means that the Program is still right.
-    `owner` is None for closure tensors and globals. Inference tensors have no version.
+    `key` names it in `Program.constants`; None if its value was only read during the capture.
+    The Program stays right while `owner[name]` is `tensor`, at `version`. `owner` is None for
+    closure tensors and globals. `version` is None for inference tensors, which have none.
     """
 
     key: str | None
@@ -73,7 +73,8 @@ class ConstantSource:
     name: str | None
 
     def is_current(self) -> bool:
-        """Whether the tensor is unchanged since capture, and still what its owner holds."""
+        """Return True if the tensor is unchanged since the capture, and its owner still
+        holds it."""
         if self.version is not None and self.tensor._version != self.version:
             return False
         if self.tensor.data_ptr() != self.address:
@@ -85,8 +86,11 @@ class ConstantSource:
 
 @dataclass(frozen=True, slots=True)
 class ResultLeaf:
-    """Yield `index` of main: a tensor, or a list of tensors. `number`: as Python numbers. `order`:
-    its dims as they lie in memory, where that is not their own order."""
+    """Yield `index` of main: a tensor, or a list of tensors.
+
+    number: returned as Python number(s). order: order of its dims in memory, if not the usual
+    one.
+    """
 
     index: int
     number: bool = False
@@ -102,14 +106,14 @@ class PythonLeaf:
 
 @dataclass(frozen=True, slots=True)
 class InputLeaf:
-    """The tensor bound to input `index` itself, so identity is kept."""
+    """The tensor bound to input `index` itself, so identity is preserved."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChoiceLeaf:
-    """The first of `options` whose flag, a yield of main or a bool, is set."""
+    """The first of `options` whose flag, a yield of main or a bool, is True."""
 
     flags: tuple[OutputSpec, ...]
     options: tuple[OutputSpec, ...]
@@ -140,9 +144,9 @@ def build_output(
     objects: Sequence[Any],
     made: dict[OutputSpec, Any],
 ) -> Any:
-    """The Python result from the yields of main and the tensors bound to its params.
+    """Build the Python result from the yields of main and the tensors bound to its params.
 
-    objects: those of the reading. made: containers that were built already, which are built once.
+    objects: those of the reading. made: containers already built, since each is built once.
     """
     match spec:
         case ResultLeaf(index, number, order):
@@ -176,17 +180,17 @@ def build_output(
 
 
 def _ordered(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
-    """The same tensor with its dims in this order in memory."""
+    """Return the tensor with its dims in this order in memory."""
     inverse = sorted(range(len(order)), key=lambda dim: order[dim])
     return tensor.permute(order).contiguous().permute(inverse)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Effect:
-    """After a run, `put` these entries into an object and take the `removed` ones out of it.
+    """A change of an object after a run: `put` these entries into it and remove the `removed` ones.
 
-    place: the number of an object of the reading, or the complement of the number of a fixed box.
-    whole: `put` is all that the object holds. items: all items of a list that grew.
+    place: the number of an object of the reading, or ~number of a fixed box. whole: `put` is
+    everything that the object holds afterwards. items: all items of a list that grew.
     """
 
     place: int
@@ -198,9 +202,9 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObjectState:
-    """What a program reads in the user's objects before a run, and changes in them after it.
+    """State that a program reads in the user's objects before a run and changes after it.
 
-    key, shapes: what it was captured with, and the shapes of the tensors in it.
+    key, shapes: the key of the state at capture, and the shapes of the tensors in it.
     """
 
     roots: tuple[Root, ...]
@@ -212,7 +216,8 @@ class ObjectState:
     shapes: tuple[torch.Size, ...] = ()
 
     def read(self, tensors: Sequence[torch.Tensor], arguments: Arguments) -> Reading:
-        """`tensors` are those among the `arguments`, positional and keyword."""
+        """Read the current state. `tensors` are those among the `arguments`, positional and
+        keyword."""
         whole = arguments if self.arguments else None
         return read_state(self.roots, whole, tensors, self.fixed, self.counted)
 
@@ -223,7 +228,7 @@ class ObjectState:
         inputs: Sequence[torch.Tensor],
         reading: Reading,
     ) -> Any:
-        """Change the objects; the result. All values are made before the first change."""
+        """Change the objects and return the result. All values are made before the first change."""
         objects, made = reading.objects, dict[OutputSpec, Any]()
         result = build_output(output, results, inputs, objects, made)
         puts = list[dict[Any, Any]]()
@@ -248,22 +253,22 @@ class ObjectState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JournalSpec:
-    """What a run does to the world outside: its sites, the numbers of those that it comes to in
-    order, and the columns of all sites."""
+    """Output of a run (print, warnings, logs): its sites, the order of those reached, and all
+    columns of values."""
 
-    sites: tuple[Site, ...]
+    sites: tuple[SideEffectSite, ...]
     order: OutputSpec
     columns: tuple[OutputSpec, ...]
 
     @property
     def is_of_user(self) -> bool:
-        """Whether the user's own code acts, and not only that of libraries."""
+        """True if the user's own code prints, warns or logs, and not only library code."""
         return any(site.of_user for site in self.sites)
 
     def act_out(
         self, results: Sequence[Any], inputs: Sequence[torch.Tensor], reading: Reading | None
     ) -> None:
-        """Prints, warns and logs what the run has come to."""
+        """Print, warn and log what the run has recorded."""
         objects: Sequence[Any] = () if reading is None else reading.objects
         made = dict[OutputSpec, Any]()
         order, *columns = (
@@ -275,11 +280,11 @@ class JournalSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Differentiable:
-    """Which tensors decide that a call runs eager, since a program hands no gradients to them.
+    """Tensors that make a call run in eager PyTorch, since a program returns no gradients to them.
 
-    mode: the grad mode that the function was captured in. tensors: those of outside that it read
-    with grad mode on, and that may come to require grad. inputs: True if it switches grad mode on
-    by itself, so that its inputs decide also in a call without grad mode.
+    mode: the grad mode of the capture. tensors: outside tensors that were read with grad mode
+    on and may later require grad. inputs: True if the function itself enables grad mode, so
+    that its inputs decide also in a call without grad mode.
     """
 
     mode: bool = False
@@ -295,7 +300,7 @@ class Differentiable:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """After a run, result `result` is to be copied into input `input`."""
+    """After a run, copy result `result` into input `input`."""
 
     input: int
     result: int
@@ -305,12 +310,12 @@ class Mutation:
 class Captured:
     """A captured function. `inputs` has one entry per param of main, in order.
 
-    `guards`: what else it was captured with. `writes`: it changes something in place, so it matters
-    which views are copies. `identical`: inputs that the function also reaches in another way.
-    `objects`: the objects of the user that it reads and changes, if it changes any. `sizes`: which
-    sizes of the arguments it takes, where some of them are symbols. `windows`: slices that are
-    taken to lie inside of their dim. `journal`: what a run does to the world outside. `replaces`:
-    handlers of the function raise other exceptions in place of those that a run comes to.
+    guards: other state it was captured with. writes: it changes something in place, so it
+    matters which views are copies. identical: inputs that the function also reaches in another
+    way. objects: the user's objects that it reads and changes; None if it changes none. sizes:
+    accepted sizes of the arguments, if some are symbols. windows: slices assumed to be inside
+    of their dim. journal: what a run prints, warns about and logs. replaces: handlers of the
+    function raise other exceptions in place of those raised in a run.
     """
 
     program: Program

@@ -1,4 +1,4 @@
-"""The params of main: what of a call's arguments, and of what objects hold, a Program takes."""
+"""Params of main: tensors and sizes of the arguments, tensors and counters in objects."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from stretto.ir.types import INDEX, Dim
 
 @dataclass(eq=False, slots=True)
 class Input:
-    """A param of main that stands for a tensor argument."""
+    """A param of main, with its traced tensor and the real tensor of this call."""
 
     binding: InputBinding
     value: Value
@@ -56,8 +56,8 @@ class Input:
 
 
 def bind_inputs(tracer: Tracer, tensors: list[torch.Tensor], reading: Reading) -> list[Input]:
-    """A param for each tensor among the arguments, also if it is passed twice, and for each tensor
-    that an object holds in a place that is changed."""
+    """Make a param for each tensor among the arguments, also if passed twice, and for each tensor
+    in a place that is changed."""
     given = [
         _input(tracer, ArgumentLeaf(number), tensor, f"arg{number}")
         for number, tensor in enumerate(tensors)
@@ -68,7 +68,7 @@ def bind_inputs(tracer: Tracer, tensors: list[torch.Tensor], reading: Reading) -
 
 
 def _input(tracer: Tracer, binding: InputBinding, tensor: torch.Tensor, hint: str) -> Input:
-    tracer.type_of(tensor)  # refuses what a Program cannot have
+    tracer.type_of(tensor)  # raises for tensors that a Program cannot have
     shape: list[Any] = list(tensor.shape)
     if isinstance(binding, ArgumentLeaf | Fetched):
         held = isinstance(binding, Fetched)
@@ -92,8 +92,8 @@ def _made_input(
 
 
 def bind_sizes(tracer: Tracer, numbers: list[Any]) -> list[Input]:
-    """A param per integer among the arguments that is a symbol: a tensor without elements, with as
-    many rows."""
+    """Make a param for each int argument that is a symbol: an empty tensor with that number of
+    rows."""
     found = list[Input]()
     for index, number in enumerate(numbers):
         if isinstance(number, torch.SymInt):
@@ -105,8 +105,8 @@ def bind_sizes(tracer: Tracer, numbers: list[Any]) -> list[Input]:
 
 
 def fetch_counters(tracer: Tracer, reading: Reading) -> list[Input]:
-    """A param per integer that is changed. Where it is needed as a Python number, the capture is
-    tried again with its value."""
+    """Make a param for each integer that is changed. If one is needed as a Python number, the
+    capture is repeated with its value."""
     made = list[Input]()
     for number in range(len(reading.numbers)):
         index = len(reading.tensors) + number
@@ -120,9 +120,11 @@ def fetch_counters(tracer: Tracer, reading: Reading) -> list[Input]:
 def traced_arguments(
     heap: Heap, arguments: Any, supply: Iterator[TracedTensor], numbers: Iterator[Any]
 ) -> Any:
-    """The arguments with the tensors of `supply` and the `numbers` in them, in the order of pytree.
-    Containers are filled in place, so that they are the same objects; what else torch takes apart
-    is made anew."""
+    """Return the arguments with their tensors and ints replaced, in pytree order.
+
+    Containers are filled in place, so that they stay the same objects; other pytree nodes are
+    made anew.
+    """
 
     def swapped(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -148,7 +150,7 @@ _FILLED = (list, dict, OrderedDict, defaultdict, deque)
 
 
 def check_aliases(tracer: Tracer, inputs: list[Input]) -> None:
-    """An input (or constant) that is changed must not share memory with another one."""
+    """Fail if a changed input or constant shares memory with another one."""
     reals = [(item.real, item.traced) for item in inputs]
     reals += [(c.tensor, c.traced) for c in tracer.constants.values()]
     read = (t for t in tracer.read_as_found.values() if id(t) not in tracer.constants)
@@ -170,7 +172,7 @@ def check_aliases(tracer: Tracer, inputs: list[Input]) -> None:
 
 
 def externals(tracer: Tracer, context: FunctionContext) -> list[Input]:
-    """Constants that were changed: they become params of main."""
+    """Make params of main of the constants that were changed."""
     found = list[Input]()
     for constant in list(tracer.constants.values()):
         if isinstance(constant.memory.state.base, str) or not constant.guarded:
@@ -197,7 +199,7 @@ def _forbid_in_functions(tracer: Tracer, constant: Constant) -> None:
                 )
 
 
-# ---- Signatures: the properties of the arguments for which a program is specialised, as a key.
+# ---- Signatures: the properties of arguments for which a program is specialised, as a key.
 
 
 _HASHED_BY_VALUE = (
@@ -216,11 +218,11 @@ _HASHED_BY_VALUE = (
 
 
 def key_of(leaf: Any) -> Any:
-    """The key of an argument, or of an item of a container among the arguments.
+    """Return the key of an argument, or of an item of a container among the arguments.
 
-    A tensor is represented by its type. A value whose content cannot change is represented by that
-    content, so that an equal one finds the same program. Any other object is represented by itself;
-    the key keeps it alive.
+    A tensor is represented by its type. A value whose content cannot change is represented by
+    that content, so that an equal one finds the same program. Any other object is represented
+    by itself; the key keeps it alive.
     """
     if isinstance(leaf, torch.Tensor):
         return (leaf.shape, leaf.dtype, leaf.device)
@@ -228,7 +230,8 @@ def key_of(leaf: Any) -> Any:
 
 
 def value_key(value: Any) -> Any:
-    """The key of a value that is no input: here a tensor, too, is represented by itself."""
+    """Return the key of a value that is not an input: here a tensor, too, is represented by
+    itself."""
     kind = type(value)
     if kind in _HASHED_BY_VALUE:
         return (kind, value)
@@ -250,13 +253,14 @@ def value_key(value: Any) -> Any:
 
 
 def _is_frozen(kind: type) -> bool:
-    """Whether attributes of objects of a class, a dataclass, cannot be set."""
+    """Return True for frozen dataclasses."""
     parameters = getattr(kind, "__dataclass_params__", None)
     return parameters is not None and parameters.frozen and "__dataclass_fields__" in vars(kind)
 
 
 def _contents(value: Any) -> list[tuple[str, Any]]:
-    """Fields of a frozen dataclass, and what else it was given when it was made."""
+    """Return the fields of a frozen dataclass and its other attributes, without cached
+    properties."""
     found = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
     for name, item in getattr(value, "__dict__", {}).items():
         if not isinstance(getattr(type(value), name, None), cached_property):
@@ -264,18 +268,18 @@ def _contents(value: Any) -> list[tuple[str, Any]]:
     return sorted(found.items())
 
 
-# ---- The sizes of a captured Program: its symbols with their ranges, and what a call must have.
+# ---- The sizes of a captured Program: its symbols with their ranges, and conditions on a call.
 
 
-def settled_sizes(
+def call_sizes(
     sizes: Sizes,
     program: Program,
     inputs: Sequence[tuple[InputBinding, Value]],
     *,
     writes: bool,
 ) -> CallSizes | None:
-    """Renames the symbols in the program as the guards leave them; what a call must have. None
-    where no size is a symbol. writes: whether it changes tensors in place."""
+    """Rename the symbols in the program as the guards leave them. Returns the conditions on the
+    sizes of a call; None if no size is a symbol. writes: the program changes tensors in place."""
     if not sizes.are_symbolic and not sizes.plan.fixed:
         return None
     final = sizes.final()
@@ -307,8 +311,8 @@ def settled_sizes(
 
 
 def provable(sizes: Sizes, program: Program) -> SizePlan | None:
-    """A plan with one symbol less, where a size is not proved to be at least 0 for all values of
-    its symbols; None where all are."""
+    """Return a plan with one symbol less if some size is not proved to be >= 0 for all values of
+    its symbols; None if all are."""
     for function in program.functions.values():
         for value in defined_values(function.body):
             for dim in dims_of(value.type):
@@ -322,7 +326,7 @@ def provable(sizes: Sizes, program: Program) -> SizePlan | None:
     return None
 
 
-# ---- The modules whose parameters and buffers a Program has as constants.
+# ---- The modules whose parameters and buffers are constants of a Program.
 
 
 # pyright: reportPrivateUsage=false
@@ -330,7 +334,7 @@ def provable(sizes: Sizes, program: Program) -> SizePlan | None:
 
 
 def source_of(tracer: Tracer, key: str | None, tensor: torch.Tensor) -> ConstantSource:
-    """Where a constant comes from: its module's table, if there is one."""
+    """Return the source of a constant, with its module's table if there is one."""
     owner = tracer.owners.get(id(tensor))
     table, name = (owner.table, owner.name) if owner else (None, None)
     version = None if tensor.is_inference() else tensor._version
@@ -338,7 +342,8 @@ def source_of(tracer: Tracer, key: str | None, tensor: torch.Tensor) -> Constant
 
 
 def owners_of(roots: Iterable[Any]) -> dict[int, Owner]:
-    """Parameters and buffers of every module that is reachable from the function's closure."""
+    """Return the owners of parameters and buffers of all modules reachable from the function's
+    closure, by id."""
     owners = dict[int, Owner]()
     for prefix, module in _modules(roots):
         for path, part in module.named_modules():
@@ -351,8 +356,8 @@ def owners_of(roots: Iterable[Any]) -> dict[int, Owner]:
 
 
 def paths_of(roots: Iterable[Any]) -> dict[int, str]:
-    """The path of every module that is reachable from the function's closure, by its id. The
-    first one counts, which for the module that is compiled is empty."""
+    """Return the path of each module reachable from the function's closure, by id. The first path
+    found counts; for the compiled module it is ""."""
     paths = dict[int, str]()
     for prefix, module in _modules(roots):
         for path, part in module.named_modules():

@@ -1,4 +1,4 @@
-"""Describes the result of the traced function: yields of main, and an OutputSpec."""
+"""Description of the traced function's result: yields of main, and an OutputSpec."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from torch.utils._pytree import tree_map_only
 from stretto.frontends.python.aliasing.aliases import overlapping
 from stretto.frontends.python.calls.generated import Generated
 from stretto.frontends.python.calls.recurrent import PaddedSequence
-from stretto.frontends.python.lists.iterators import Iterating
+from stretto.frontends.python.lists.iterators import TracedIterator
 from stretto.frontends.python.lists.sources import Indexed, Iterated, Parts, Range
+from stretto.frontends.python.objects.copies import check_kept, stand_ins
 from stretto.frontends.python.objects.heap import Heap
-from stretto.frontends.python.objects.stand_ins import check_kept, stand_ins
 from stretto.frontends.python.results.captured import (
     ChoiceLeaf,
     InputLeaf,
@@ -52,13 +52,13 @@ from stretto.frontends.python.values.state import (
 from stretto.frontends.python.values.texts import TextOf, is_text
 from stretto.ir.core import Value
 
-# ---- How a container that the captured function makes is made anew by each call: from its class
-# and its items.
+# ---- Builders of the containers that the captured function makes: each call builds new ones from
+# their class and items.
 
 
 @dataclass(frozen=True, slots=True)
 class TupleOf:
-    """A tuple, a named one, a range or a slice."""
+    """Builds a tuple, a namedtuple, a range or a slice."""
 
     kind: type
 
@@ -70,7 +70,7 @@ class TupleOf:
 
 @dataclass(frozen=True, slots=True)
 class CollectionOf:
-    """A list, set or deque. most: how many items a deque keeps."""
+    """Builds a list, set or deque. most: `maxlen` of a deque."""
 
     kind: type
     most: int | None = None
@@ -81,7 +81,7 @@ class CollectionOf:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DictOf:
-    """A dict, or a ready-made kind of it. factory: of a defaultdict."""
+    """Builds a dict, or a standard subclass of it. factory: of a defaultdict."""
 
     kind: type
     keys: tuple[Any, ...]
@@ -96,7 +96,7 @@ class DictOf:
 
 @dataclass(frozen=True, slots=True)
 class RecordOf:
-    """An object, rebuilt without calling its class."""
+    """Builds an object from its attributes, without calling its class."""
 
     kind: type
     names: tuple[str, ...]
@@ -110,8 +110,8 @@ class RecordOf:
 
 @dataclass(frozen=True, slots=True)
 class SubclassOf:
-    """An object of a class that derives from a built-in container: what that holds, then
-    attributes. It is rebuilt without calling its class."""
+    """Builds an object of a class derived from a built-in container, without calling its class.
+    Its items are the contents, then the attributes."""
 
     kind: type
     base: type
@@ -143,9 +143,10 @@ _IMMUTABLE = (
 class Flattener:
     """Describes values of the captured function; the same value always gets the same spec.
 
-    inputs: numbers of the inputs, by the id of the traced tensor. numbers: numbers of the objects
-    that are read before a run, by id. storing: the values go into objects of the user, so each has
-    to be known in full. layouts: tensors lie in memory as those of eager PyTorch do.
+    inputs: numbers of the inputs, by the id of the traced tensor. numbers: numbers of the
+    objects that are read before a run, by id. storing: the values are stored in the user's
+    objects, so each must be known completely. layouts: tensors must have the memory layout of
+    eager PyTorch.
     """
 
     heap: Heap
@@ -155,17 +156,20 @@ class Flattener:
     layouts: bool = False
     stand_ins: dict[int, tuple[list[Any], TracedList]] = field(default_factory=stand_ins)
     yields: list[Value] = field(default_factory=list[Value])
+    """Yields of main."""
     seen: dict[int, OutputSpec | None] = field(default_factory=dict[int, OutputSpec | None])
     keep: list[Any] = field(default_factory=list[Any])
     made: list[tuple[Storage, int | None]] = field(
         default_factory=list[tuple[Storage, "int | None"]]
     )
-    """The memory of the tensors and lists among the yields, and the statement of a segment that
-    made the tensor."""
+    """Memory of the tensors and lists among the yields, and the statement of a segment that made
+    the tensor."""
     given: dict[Storage, set[Storage]] = field(default_factory=dict[Storage, set[Storage]])
-    """For the memory of a tensor that is an input in some runs, and is that input then, those."""
+    """For the memory of a tensor that is an input itself in some runs, the memory of these
+    inputs."""
 
     def spec(self, value: Any) -> OutputSpec:
+        """Return the spec of a value; fail for a new object that contains itself."""
         if type(value) in (str, int, float, bool, type(None)):
             return self._spec(value)
         if id(value) not in self.seen:
@@ -222,19 +226,19 @@ class Flattener:
                 return self._new(value)
 
     def items(self, value: TracedList) -> OutputSpec:
-        """A list as a result of main."""
+        """Return the spec of a list that is a result of main."""
         self.yields.append(tracer().current(value.memory))
         self.made.append((value.memory, None))
         return ResultLeaf(len(self.yields) - 1, value.numbers)
 
     def entry(self, value: Any) -> OutputSpec:
-        """An attribute or item, which may be missing, depending on the run."""
+        """Return the spec of an attribute or item, which may be missing in some runs."""
         if isinstance(value, Either) and any(x is UNDEFINED for x in value.stretto_options):
             return self._choice(value, is_entry=True)
         return self.spec(value)
 
     def _choice(self, value: Either, *, is_entry: bool = False) -> OutputSpec:
-        """One of several things."""
+        """Return the spec of a value that is one of several."""
         options = (
             PythonLeaf(option) if is_entry and option is UNDEFINED else self.spec(option)
             for option in value.stretto_options
@@ -242,12 +246,12 @@ class Flattener:
         return ChoiceLeaf(tuple(map(self.spec, value.stretto_flags)), tuple(options))
 
     def _new(self, value: Any) -> OutputSpec:
-        """A value that was made while capturing: made anew by each call."""
+        """Return the spec of a value made during the capture, which each call makes anew."""
         check_kept(value)
         match value:
             case Parts():
                 return NewContainer(TupleOf(tuple), tuple(self.spec(item) for item in value))
-            case Iterating():
+            case TracedIterator():
                 fail(
                     f"an iterator of class {value.kind.__name__} leaves the compiled function",
                     "return a list or a tuple",
@@ -281,7 +285,8 @@ class Flattener:
                 return self._python(value)
 
     def _python(self, value: Any) -> OutputSpec:
-        """A value that is the same at each call, or, if it is returned, is assumed to be."""
+        """Return the spec of a value that is the same at each call, or is assumed to be if it is
+        returned."""
         foreign = isinstance(value, FunctionType) and not is_rewritten(value)
         if self.storing and not foreign and not isinstance(value, _IMMUTABLE):
             fail(
@@ -292,9 +297,11 @@ class Flattener:
         return PythonLeaf(value)
 
     def check_apart(self) -> None:
-        """Fails where a result shares memory with another one, with an input or a constant: each
-        is memory of its own after a run, so that a change of one would not be seen in the other.
-        The statements that made the later ones are blamed."""
+        """Fail if a result shares memory with another result, an input or a constant.
+
+        After a run each has separate memory, so a change of one would not be visible in the other.
+        The statements that made the later ones are blamed.
+        """
         taken: dict[Storage, int | None] = {traced.memory: None for traced in _outer()}
         blamed = list[int | None]()
         for memory, statement in self.made:
@@ -307,9 +314,9 @@ class Flattener:
         if blamed:
             MARK.blamed = frozenset(number for number in blamed if number is not None)
             fail(
-                "a tensor that may be a view of another one, or the same one, goes into code that "
-                "runs in Python",
-                "call clone(), where it is not meant to be one",
+                "a tensor that may be a view of another one, or the same one, is passed to code "
+                "that runs in Python",
+                "call clone() if it is not meant to share memory",
             )
 
     def _tensor(self, value: TracedTensor) -> OutputSpec:
@@ -330,7 +337,7 @@ class Flattener:
         return self._or_source(value, made) if self.storing else made
 
     def _order(self, value: TracedTensor) -> tuple[int, ...]:
-        """The dims as they lie in memory, where that is not their own order."""
+        """Return the order of the dims in memory; () if it is the usual one."""
         fake = value.fake
         if fake.is_contiguous():
             return ()
@@ -339,14 +346,14 @@ class Flattener:
             is_dense = fake.permute(order).is_contiguous()
         if not is_dense:
             fail(
-                "a tensor with gaps between its elements goes into code that runs in Python",
+                "a tensor with gaps between its elements is passed to code that runs in Python",
                 "call contiguous()",
             )
         return order
 
     def _or_source(self, value: TracedTensor, made: OutputSpec) -> OutputSpec:
-        """The spec of a tensor that is stored: the input itself in those runs in which the tensor
-        is that input."""
+        """Return the spec of a tensor that is stored: the input itself in the runs in which the
+        tensor is that input."""
         pairs = list[tuple[OutputSpec, OutputSpec]]()
         outer = {*self.inputs, *(id(item.traced) for item in tracer().constants.values())}
         for source in () if value.steps else value.memory.sources:
@@ -368,7 +375,8 @@ class Flattener:
         return NewContainer(build, tuple(self.spec(item) for item in value.values()))
 
     def _subclass(self, value: Any) -> OutputSpec:
-        """An object of a class that derives from a container and has attributes."""
+        """Return the spec of an object of a class that derives from a container and has
+        attributes."""
         base = container_of(value)
         assert base is not None
         keys = _known_keys(stored_keys(value)) if isinstance(value, dict) else ()
@@ -378,14 +386,14 @@ class Flattener:
         return NewContainer(SubclassOf(type(value), base, keys, tuple(held)), tuple(children))
 
     def _record(self, value: Any) -> OutputSpec:
-        """An object, rebuilt without calling its class."""
+        """Return the spec of an object that is rebuilt without calling its class."""
         held = attributes_of(value)
         build = RecordOf(type(value), tuple(held))
         return NewContainer(build, tuple(map(self.entry, held.values())))
 
 
 def _known_keys(keys: Iterable[Any]) -> tuple[Any, ...]:
-    """The keys of a dict as the call has them: what was hashed is settled."""
+    """Return the keys of a dict with sizes as numbers of this call: hashing has settled them."""
     known = tree_map_only((torch.SymInt, torch.SymFloat), settled_size, tuple(keys))
     if tensors_of(list(known)):
         fail(
@@ -396,8 +404,8 @@ def _known_keys(keys: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _needs_attributes(value: Any) -> bool:
-    """True for a container that its class does not make from what it holds: one with further
-    attributes, or with an `__init__` of its own."""
+    """Return True for a container that its class cannot make from its contents alone: it has
+    further attributes, or its own `__init__`."""
     kind, base = type(value), container_of(value)
     if base is kind or isinstance(value, defaultdict | Counter):
         return False
@@ -410,7 +418,7 @@ _DICTS = (dict, OrderedDict)
 
 
 def _outer() -> list[TracedTensor]:
-    """The tensors that were there before the call."""
+    """Return the traced tensors that existed before the call."""
     state = tracer()
     return [*state.inputs.values(), *(constant.traced for constant in state.constants.values())]
 

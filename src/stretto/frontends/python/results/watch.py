@@ -1,4 +1,4 @@
-"""Checks whether what a Program was captured with is unchanged. Done on each call: must be
+"""Check that a Program's constants and guards are unchanged. Done on each call, so it must be
 quick."""
 
 from __future__ import annotations
@@ -17,27 +17,29 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from stretto.frontends.python.guards.guards import Guards, NativeCheck, ProbeKind, Probes
 from stretto.frontends.python.results.captured import Captured
 
-# ---- Where torch keeps the memory of a tensor, so that native code can see whether it is another
-# one.
+# ---- Location of a tensor's address in torch's objects, so that native code can check it.
 #
-# `Tensor.data_ptr` takes a tenth of a microsecond, which adds up to more than many a program
-# takes. The words behind it lie in torch's own objects, in places that differ between its
-# versions: they are found in tensors made for this. Where they cannot be found, `data_ptr` is
-# asked as before.
+# `Tensor.data_ptr` takes a tenth of a microsecond, which adds up to more than many a program takes.
+# The words from which it is computed are in torch's own objects, at offsets that differ between
+# versions: they are searched in tensors made for this purpose. If they are not found, `data_ptr` is
+# called.
 
 
 # pyright: reportPrivateUsage=false
 # addresses of torch's own objects
 
 
-# Bytes at the front of torch's objects that are looked at; all of its versions are larger.
+# Bytes at the start of torch's objects that are searched; the objects are larger in all versions.
 _OF_OBJECT, _OF_TENSOR, _OF_STORAGE = 32, 176, 40
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The offsets, in bytes, of words: of torch's tensor in Python's object, of the storage and the
-    first element's position in torch's tensor, of the address in torch's storage."""
+    """Offsets of words, in bytes.
+
+    tensor: of torch's tensor in Python's object. storage, position: of the storage and the
+    first element's position in torch's tensor. address: of the memory in torch's storage.
+    """
 
     tensor: int
     storage: int
@@ -47,8 +49,8 @@ class Places:
 
 @cache
 def places() -> Places | None:
-    """None where torch keeps its tensors in another way than is known here."""
-    # A position that is equal to no other word, and one that is another tensor's number of bytes.
+    """Return the offsets in this version of torch; None if its layout is not recognised."""
+    # Other words may equal the one searched for by chance, but not in all of these samples.
     samples = (
         torch.empty(70_001)[54_321:54_330],
         torch.nn.Parameter(torch.empty(7, 11, 13), requires_grad=False),
@@ -58,7 +60,7 @@ def places() -> Places | None:
     tensor, storage, position, address = (
         set.intersection(*sets) for sets in zip(*found, strict=True)
     )
-    # The memory itself, and what its deleter is given, which lies behind it.
+    # The address may occur twice: the first is the memory, the later one its deleter's argument.
     if min(map(len, (tensor, storage, position, address))) == 0 or len(position) > 1:
         return None
     return Places(min(tensor), min(storage), min(position), min(address))
@@ -82,11 +84,10 @@ def _where(address: int, nbytes: int, word: int) -> set[int]:
 def probe_addresses(
     tensors: Sequence[torch.Tensor], addresses: Sequence[int]
 ) -> tuple[Probes, list[int]]:
-    """Probes that hold while the first elements of these tensors lie at these addresses, and the
-    numbers of the tensors that `data_ptr` has to be asked for.
+    """Return probes that hold while these tensors' first elements are at these addresses.
 
-    Each word is looked at only where the ones before it hold, so that none is read in an object
-    that is gone.
+    Also returns the numbers of the tensors for which `data_ptr` must be called. Each word is
+    read only if the probes before it hold, so none is read in an object that is freed.
     """
     probes, others, known = Probes(), list[int](), places()
     for number, (tensor, address) in enumerate(zip(tensors, addresses, strict=True)):
@@ -125,8 +126,8 @@ def _always() -> bool:
 
 @cache
 def count_fused_steps() -> None:
-    """Makes each step of a fused optimizer give new versions to tensors on GPUs, which torch does
-    not do. (The memory of tensors on the CPU is watched.)"""
+    """Make each step of a fused optimizer increment the versions of tensors on GPUs, which torch
+    does not do. (Tensors on the CPU are watched by content.)"""
 
     def after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         for group in optimizer.param_groups:
@@ -139,11 +140,11 @@ def count_fused_steps() -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Watch:
-    """The constants and guards of one capture, laid out so that few Python steps check them all.
+    """The constants and guards of one capture, arranged so that few Python steps check them all.
 
-    Of tensors on the CPU only the address is watched here: `runtime.constants.Weights` sees changes
-    of their content, with or without a new version. Of those on a GPU it is the version. hold: that
-    of the tensors which native code can look at.
+    For tensors on the CPU only the address is watched here: `runtime.constants.Weights` detects
+    changes of their content, with or without a new version. For tensors on a GPU the version is
+    watched too. hold: check of the addresses that native code can read.
     """
 
     captured: Captured
@@ -182,7 +183,7 @@ class Watch:
         return list(map(_version, self.versioned)) == self.versions and self.guards.hold()
 
     def changed(self) -> str | None:
-        """A description of what has changed."""
+        """Return a description of what has changed, or None."""
         for source in self.captured.constants:
             if not source.is_current():
                 return f"the tensor {source.key or source.name}"

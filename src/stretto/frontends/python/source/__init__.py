@@ -1,7 +1,9 @@
-"""The rewriting of the user's Python source, so that control flow and calls can be traced.
+"""Rewriting of the user's Python source, so that control flow and calls can be traced.
 
-`rewrite` finds the definition of a function and compiles what the others make of it: `jumps`
-turns `break`, `continue` and `return` into flags, `targets` splits assignments, `liveness` says
-which variables are read later, and `control_flow` turns branches, loops and calls into calls of
-`staging`. `bytecode` lists the names that compiled code reads.
+`rewrite` finds the definition of a function and compiles its rewritten form. `desugar`
+lowers comprehensions, split assignments, `match` and generators; `jumps` turns `break`,
+`continue` and `return` into flags; `control_flow` turns branches, loops and calls into
+calls of `staging`; `syntax` has the helpers for syntax trees, liveness, and the names that
+compiled code reads. `pieces` splits functions that cannot be captured as a whole, and
+`redirected` intercepts calls made by code that is not rewritten.
 """

@@ -1,8 +1,9 @@
-"""From a user's function, as AST, to one whose control flow and calls go through `staging`.
+"""Lowering of a user's function, as AST, to one whose control flow and calls go through
+`staging`.
 
-Each `if`, `while` and `for` turns its parts into local functions that share the variables with the
-function around them (nonlocal), so that `staging` may trace them, restore the variables, and trace
-them again:
+Each `if`, `while` and `for` turns its parts into local functions that share the variables
+with the function around them (nonlocal), so that `staging` may trace them, restore the
+variables, and trace them again:
 
     def f(x):                      def f(x):
         if x.sum() > 0:                frame = __stretto.enter("f", lambda: (x, y, ...))
@@ -43,30 +44,30 @@ from stretto.frontends.python.tracing.tensor import OF_CODE, OF_ERRORS, OF_TENSO
 
 FRAME = "__stretto_frame"
 _WATCHED = frozenset((*OF_TENSORS, *OF_CODE, *OF_ERRORS, "__class__"))
-"""Attributes that `staging` reads."""
+"""Attributes whose reads go through `staging`."""
 
 
 class ExpressionLowering(ast.NodeTransformer):
-    """Calls, subscripts, boolean operators and conditional expressions of one function."""
+    """Lowers calls, subscripts, boolean operators and conditional expressions of one function."""
 
     def __init__(self, self_name: str | None, unsure: NameSet, pulled: bool = False) -> None:
         self.self_name = self_name
         self.pulled = pulled
         self.unsure = unsure
         self.operands = dict[str, ast.expr]()
-        """Parts of expressions that bind variables of this function, as local functions."""
+        """Parts of expressions that bind variables of this function, to become local functions."""
         self.functions = list[ast.FunctionDef]()
         """Comprehensions as local functions, so that their loops and conditions are staged."""
         self.scopes = 0
-        """Lambdas and comprehensions around the expression."""
+        """Number of lambdas and comprehensions around the expression."""
         self.tests = set[ast.AST]()
-        """Expressions of which only the truth matters."""
+        """Expressions used only for their truth value."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         return lower_function(node, unsure=self.unsure)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        """A variable that may lack a value is checked when it is read."""
+        """Check a variable that may lack a value when it is read."""
         if not isinstance(node.ctx, ast.Load) or node.id not in self.unsure:
             return node
         return staged(node, "bound", ast.Constant(node.id), thunk(node))
@@ -77,7 +78,7 @@ class ExpressionLowering(ast.NodeTransformer):
     visit_AsyncFunctionDef = _left_alone
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        """Its methods are rewritten when they are called."""
+        """Register the class; its methods are rewritten when they are called."""
         node.decorator_list.append(at(node, staging("defined")))
         return node
 
@@ -93,8 +94,8 @@ class ExpressionLowering(ast.NodeTransformer):
     visit_SetComp = visit_DictComp = _scope
 
     def visit_ListComp(self, node: ast.ListComp) -> ast.expr:
-        """One with conditions or several loops becomes a function. Of another one, the first
-        iterable is passed in, so that it may be a list of the Program."""
+        """Turn a comprehension with conditions or several loops into a function. For others the
+        first iterable is passed in, so that it may be a list of the Program."""
         return self._comprehension(node, "listed", desugar.listing)
 
     def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
@@ -109,7 +110,8 @@ class ExpressionLowering(ast.NodeTransformer):
         return node
 
     def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.expr:
-        """It stays what it is, unless the number of its items is no Python number."""
+        """Stage a generator expression, which stays one unless its number of items is no Python
+        number."""
         return self._comprehension(node, "yielded", desugar.yielding)
 
     def _comprehension(
@@ -131,8 +133,8 @@ class ExpressionLowering(ast.NodeTransformer):
         return staged(node, kind, items, at(node, ast.Lambda(only, node)), *made)
 
     def _operand(self, node: ast.expr) -> ast.expr:
-        """A part that may be skipped, as a function. `:=` inside of a lambda would not bind the
-        variable."""
+        """Return a part that may be skipped, as a function. A part with `:=` becomes a local
+        function, since a lambda would not bind the variable."""
         if not _has_walrus([node]):
             return thunk(node)
         function = f"__stretto_operand_{len(self.operands)}"
@@ -140,12 +142,13 @@ class ExpressionLowering(ast.NodeTransformer):
         return name(function)
 
     def _binds_elsewhere(self, nodes: Sequence[ast.expr]) -> bool:
-        """Whether `:=` stands where no function that is made here could bind its variable."""
+        """True if a `:=` is inside a lambda or comprehension, where no function made here can bind
+        its variable."""
         return self.scopes > 0 and _has_walrus(nodes)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         if is_staging(node.func) and _is_globals(node.args[:1]):
-            return node  # of `_watch_outer`
+            return node  # generated by `_watch_outer`
         self.generic_visit(node)
         if is_staging(node.func):
             return node
@@ -173,7 +176,8 @@ class ExpressionLowering(ast.NodeTransformer):
         return staged(node, "text", *parts)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        """An attribute that tensors have and numbers lack, or that rewriting changes."""
+        """Stage the read of an attribute that tensors have and numbers lack, or that rewriting
+        changes."""
         self.generic_visit(node)
         if not isinstance(node.ctx, ast.Load) or node.attr not in _WATCHED:
             return node
@@ -186,7 +190,8 @@ class ExpressionLowering(ast.NodeTransformer):
         return staged(node, "getitem", node.value, _index(node.slice))
 
     def visit(self, node: ast.AST) -> Any:
-        """What skips parts of itself and yields in one of them stays Python's."""
+        """Lower a node, and record tests. Expressions that skip parts and contain a yield stay
+        Python's."""
         if isinstance(node, ast.BoolOp | ast.IfExp | ast.Compare) and desugar.has_yield(node):
             return self.generic_visit(node)
         match node:
@@ -212,7 +217,7 @@ class ExpressionLowering(ast.NodeTransformer):
         if self.pulled:
             return node
         assert node.value is not None
-        return staged(node, "hand_over", node.value)
+        return staged(node, "pass_to_consumer", node.value)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         plain = self._binds_elsewhere(node.values[1:])
@@ -226,7 +231,8 @@ class ExpressionLowering(ast.NodeTransformer):
         return staged(node, self._of_truth(node, function), node.values[0], *rest)
 
     def _of_truth(self, node: ast.expr, function: str) -> str:
-        """The function that gives the value of the expression, or its truth if that will do."""
+        """Return the function that gives the value of the expression, or only its truth if that
+        suffices."""
         return function if node in self.tests else f"value_of_{function}"
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
@@ -277,7 +283,7 @@ class ExpressionLowering(ast.NodeTransformer):
         return staged(node, self._of_truth(node, "chain"), operators, node.left, *operands)
 
     def visit_Raise(self, node: ast.Raise) -> ast.stmt:
-        """What a `try` has noted and does not handle is raised behind it."""
+        """Raise, after its `try`, an exception that was recorded and not handled."""
         self.generic_visit(node)
         if not isinstance(node.exc, ast.Name) or not node.exc.id.startswith(jumps.ERROR):
             return node
@@ -290,7 +296,8 @@ class ExpressionLowering(ast.NodeTransformer):
         return self.visit_Assign(at(node, ast.Assign([node.target], node.value)))
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
-        """Stores into attributes and items are staged; each is a statement of its own."""
+        """Stage stores into attributes and items; `TargetLowering` has made each a separate
+        statement."""
         node.value = self.visit(node.value)
         if len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute | ast.Subscript):
             call = self._stored(node.targets[0], node.value)
@@ -301,7 +308,7 @@ class ExpressionLowering(ast.NodeTransformer):
         return node
 
     def _stored(self, target: ast.Attribute | ast.Subscript, value: ast.expr) -> ast.expr:
-        """The value comes first, as in Python."""
+        """Return the staged store. The value is evaluated first, as in Python."""
         holder = self.visit(target.value)
         if isinstance(target, ast.Attribute):
             return staged(target, "store", value, holder, ast.Constant(target.attr))
@@ -319,7 +326,8 @@ class ExpressionLowering(ast.NodeTransformer):
         return at(node, ast.Expr(call))
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
-        """A value that may change the target comes after the target was read, as in Python."""
+        """Stage an augmented assignment. A value with calls is evaluated after the target is read,
+        as in Python, since it may change the target."""
         acts = any(isinstance(item, ast.Call) for item in ast.walk(node.value))
         is_late = acts and not desugar.has_yield(node.value)
         node.value = self.visit(node.value)
@@ -337,7 +345,7 @@ class ExpressionLowering(ast.NodeTransformer):
                 return at(node, assign(target, value))
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
-        if not __debug__:  # `python -O` leaves the user's assertions out, too
+        if not __debug__:  # `python -O` removes the user's assertions too
             return at(node, ast.Pass())
         self.generic_visit(node)
         message = thunk(node.msg or ast.Constant(None))
@@ -351,7 +359,7 @@ def _has_walrus(nodes: Sequence[ast.AST]) -> bool:
 
 
 def _index(index: ast.expr) -> ast.expr:
-    """A subscript as an expression: slices become calls of `slice`."""
+    """Return a subscript as an expression: slices become calls of `slice`."""
     if isinstance(index, ast.Slice):
         none = ast.Constant(None)
         parts = [index.lower or none, index.upper or none, index.step or none]
@@ -363,17 +371,18 @@ def _index(index: ast.expr) -> ast.expr:
 
 
 class StatementLowering:
-    """Structured statements of one function, with known liveness."""
+    """Lowers the structured statements of one function, with known liveness."""
 
     def __init__(self, shared: NameSet, always: NameSet, outer: NameSet) -> None:
-        """In a generator function that is pulled, statements with a yield stay Python's."""
+        """shared: variables of the function and its nonlocals. always: variables live everywhere.
+        outer: declared globals."""
         self.shared = shared
         self.always = always
         self.globals = outer
         self.count = 0
 
     def block(self, statements: Sequence[ast.stmt], after: NameSet) -> list[ast.stmt]:
-        """Lower statements; `after` are the names live behind them."""
+        """Lower statements; `after` are the names live after them."""
         out = list[list[ast.stmt]]()
         for statement in reversed(statements):
             out.append(self._one(statement, after))
@@ -404,7 +413,8 @@ class StatementLowering:
                 return [statement]
 
     def _pythons(self, statement: ast.If | ast.While | ast.For, after: NameSet) -> ast.stmt:
-        """A statement with a yield inside."""
+        """Lower a statement that contains a yield, in a pulled generator: it stays Python's, only
+        its blocks are lowered."""
         match statement:
             case ast.For():
                 after = syntax.live_at_head(statement, after | syntax.stop_names(statement))
@@ -451,6 +461,8 @@ class StatementLowering:
         return [body, at(statement, ast.Expr(call))]
 
     def _try(self, statement: ast.Try, after: NameSet) -> ast.stmt:
+        """Lower a `try`: its blocks are lowered in place, and `enter_try` declares which classes
+        its handlers catch."""
         raising = [_always_raises(handler.body) for handler in statement.handlers]
         behind, always = after, self.always
         after = syntax.live_before(statement.finalbody, after)
@@ -476,19 +488,19 @@ class StatementLowering:
     def _part(
         self, kind: str, body: list[ast.stmt], like: ast.stmt, argument: str | None = None
     ) -> ast.FunctionDef:
-        """A local function for a part of a statement."""
+        """Return a local function for a part of a statement."""
         self.count += 1
         return self.function(f"__stretto_{kind}_{self.count}", body, like, argument)
 
     def operand(self, function: str, value: ast.expr) -> ast.FunctionDef:
-        """A local function for a part of an expression that binds variables."""
+        """Return a local function for a part of an expression that binds variables."""
         result = at(value, ast.Return(value))
         return self.function(function, [result], result)
 
     def function(
         self, function: str, body: list[ast.stmt], like: ast.stmt, argument: str | None = None
     ) -> ast.FunctionDef:
-        """A local function that shares the variables of the one around it."""
+        """Return a local function that shares the variables of the enclosing one."""
         stored = syntax.stores(body)
         assigned, outer = sorted(stored & self.shared), sorted(stored & self.globals)
         head: list[ast.stmt] = [ast.Nonlocal(assigned)] if assigned else []
@@ -501,7 +513,7 @@ class StatementLowering:
 
 
 def _always_raises(body: Sequence[ast.stmt]) -> bool:
-    """True if statements end by raising, whichever way they go."""
+    """True if statements end by raising on every path."""
     jumps = (ast.Return, ast.Break, ast.Continue)
     if any(isinstance(node, jumps) for statement in body for node in ast.walk(statement)):
         return False
@@ -519,7 +531,7 @@ def _is_number(node: ast.expr) -> bool:
 
 
 def parameters(arguments: ast.arguments) -> list[str]:
-    """Names of all parameters, positional ones first."""
+    """Return the names of all parameters, positional ones first."""
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     extra = [item for item in (arguments.vararg, arguments.kwarg) if item is not None]
     return [item.arg for item in (*every, *extra)]
@@ -532,8 +544,8 @@ def lower_function(
     unsure: NameSet = syntax.EMPTY,
     pulled: bool = False,
 ) -> ast.FunctionDef:
-    """The staged form of a function definition. `unsure`: see `liveness`, of functions around.
-    pulled: it stays a generator function."""
+    """Return the staged form of a function definition. unsure: variables of enclosing functions
+    that may lack a value (`syntax.unsure`). pulled: it stays a generator function."""
     if any(isinstance(item, ast.Await) for item in own_nodes(node)):
         return node
     is_generator = desugar.is_generator(node) and not pulled
@@ -550,7 +562,7 @@ def lower_function(
     expressions = _expressions(node, body, given, unsure, pulled)
     text = ast.get_docstring(node, clean=False)
     node.body = _staged_body(node, body, given, expressions, name(VALUE), frozenset({VALUE}))
-    if is_outer:  # it has them from the function object
+    if is_outer:  # defaults and annotations come from the function object
         _strip_annotations(node.args)
         node.returns = None
         node.decorator_list = []
@@ -567,7 +579,8 @@ def lower_function(
 
 
 def jump_free(node: ast.FunctionDef) -> list[ast.stmt]:
-    """The body of a function as statements without jumps, the last of which give `VALUE`."""
+    """Return the body of a function as statements without jumps, which assign the result to
+    `VALUE`."""
     matches, targets = MatchLowering(), TargetLowering()
     body = _flat([matches.visit(statement) for statement in _without_docstring(node.body)])
     body = _flat([targets.visit(statement) for statement in body])
@@ -575,8 +588,8 @@ def jump_free(node: ast.FunctionDef) -> list[ast.stmt]:
 
 
 def lower_segment(node: ast.FunctionDef, result: ast.expr, after: NameSet) -> ast.FunctionDef:
-    """The staged form of a definition whose body has no jumps. It returns `result`, which reads the
-    variables `after`."""
+    """Return the staged form of a definition whose body has no jumps. It returns `result`, which
+    reads the variables `after`."""
     given = parameters(node.args)
     expressions = _expressions(node, node.body, given, syntax.EMPTY)
     node.body = _staged_body(node, node.body, given, expressions, result, after)
@@ -609,7 +622,7 @@ def _staged_body(
     result: ast.expr,
     after: NameSet,
 ) -> list[ast.stmt]:
-    """The staged form of a body without jumps, in the frame of its function."""
+    """Return the staged form of a body without jumps, in the frame of its function."""
     local = _local(node, body, given)
     always = syntax.captured(node.body) | after
     body = _flat([expressions.visit(statement) for statement in _watch_outer(body, node)])
@@ -644,7 +657,7 @@ def _framed(
     given: list[str],
     result: ast.expr,
 ) -> list[ast.stmt]:
-    """The body between `enter` and `leave`, with every local variable declared."""
+    """Return the body between `enter` and `leave`, with every local variable declared."""
     first = body[0] if body else node
     unbound = sorted(local - set(given))
     binding = ast.If(ast.Constant(False), [assign(n, ast.Constant(None)) for n in unbound], [])
@@ -678,7 +691,7 @@ def _is_globals(nodes: Sequence[ast.expr]) -> bool:
 
 
 class _OuterWatch(ast.NodeTransformer):
-    """After a write to a global or nonlocal variable, `staging` notes it."""
+    """Inserts a call of `staging` after each write to a global or nonlocal variable."""
 
     def __init__(self, node: ast.FunctionDef) -> None:
         self.outer = {kind: _declared(node, kind) for kind in (ast.Global, ast.Nonlocal)}
@@ -713,7 +726,7 @@ def _watch_outer(body: list[ast.stmt], node: ast.FunctionDef) -> list[ast.stmt]:
 
 
 def _may_compare_sizes(node: ast.AST) -> bool:
-    """Returns True if the expression may be a condition on sizes."""
+    """True if the expression may be a condition on sizes."""
     match node:
         case ast.Compare(ops=[ast.Is() | ast.IsNot()]):
             return False

@@ -1,4 +1,5 @@
-"""Rewrites comprehensions, stores among several targets, `match` and generators as simpler code."""
+"""Rewriting of comprehensions, stores among several targets, `match` and generators to simpler
+code."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ from stretto.frontends.python.source.syntax import (
 #                                                      made.append(g(x))
 #                                              return made
 #
-# A generator expression becomes a generator function in the same way. The first iterable, which
-# Python evaluates outside of the comprehension, is the parameter.
+# A generator expression becomes a generator function likewise. The first iterable, which Python
+# evaluates outside of the comprehension, is the parameter.
 
 
 ITEMS = "__stretto_items"
@@ -35,8 +36,8 @@ Comprehension = ast.ListComp | ast.GeneratorExp
 
 
 def is_plain(node: Comprehension) -> bool:
-    """Whether the comprehension can be a function: it binds no variable of the function around it,
-    and means no other function by `super` or `await`."""
+    """True if the comprehension can become a function: it binds no variable of the enclosing
+    function, and uses no `super`, `locals` or `await`, which depend on it."""
     return not any(item.is_async for item in node.generators) and not any(
         isinstance(item, ast.NamedExpr | ast.Await)
         or (isinstance(item, ast.Name) and item.id in ("super", "locals"))
@@ -45,13 +46,13 @@ def is_plain(node: Comprehension) -> bool:
 
 
 def has_control_flow(node: Comprehension) -> bool:
-    """Whether it has conditions, or more than one loop; or one inside of it has."""
+    """True if it, or a comprehension inside, has conditions or more than one loop."""
     inside = [item for item in ast.walk(node) if isinstance(item, Comprehension)]
     return any(len(item.generators) > 1 or bool(item.generators[0].ifs) for item in inside)
 
 
 def listing(node: ast.ListComp, identifier: str) -> ast.FunctionDef:
-    """The function that makes the list. `node` is not changed."""
+    """Return the function that builds the list. `node` is not changed."""
     value = copy.deepcopy(node.elt)
     append = ast.Attribute(name(_MADE), "append", ast.Load())
     collect = at(value, ast.Expr(ast.Call(append, [value], [])))
@@ -61,7 +62,7 @@ def listing(node: ast.ListComp, identifier: str) -> ast.FunctionDef:
 
 
 def yielding(node: ast.GeneratorExp, identifier: str) -> ast.FunctionDef:
-    """The generator function that yields the values. `node` is not changed."""
+    """Return the generator function that yields the values. `node` is not changed."""
     value = copy.deepcopy(node.elt)
     give = at(value, ast.Expr(ast.Yield(value)))
     body = [_loops(node, give)]
@@ -84,15 +85,15 @@ def _loops(node: Comprehension, inner: ast.stmt) -> ast.stmt:
 #                                         x[0] = __stretto_target_0
 #                                         self.h = __stretto_target_1
 #
-# So every such store is one that `control_flow` turns into a call of `staging`. Python, too,
-# unpacks first, and then stores from left to right.
+# `control_flow` then turns each such store into a call of `staging`. The order is Python's: unpack
+# first, then store from left to right.
 
 
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 class TargetLowering(ast.NodeTransformer):
-    """The statements of one function; nested ones are left as they are."""
+    """Splits the assignments of one function; nested functions are left unchanged."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -129,7 +130,7 @@ class TargetLowering(ast.NodeTransformer):
         return [at(node, ast.Delete([target])) for target in _leaves(ast.Tuple(node.targets))]
 
     def _from(self, value: str, target: ast.expr, like: ast.AST) -> list[ast.stmt]:
-        """Assigns a variable of ours to a target."""
+        """Return the statements that assign one of our variables to a target."""
         if not isinstance(target, ast.Tuple | ast.List) or not _has_place(target):
             return [at(like, ast.Assign([target], name(value)))]
         stores = list[ast.stmt]()
@@ -137,7 +138,8 @@ class TargetLowering(ast.NodeTransformer):
         return [at(like, ast.Assign([names], name(value))), *stores]
 
     def _named(self, target: ast.expr, stores: list[ast.stmt], like: ast.AST) -> ast.expr:
-        """The target with a variable of ours in each place; `stores` gets what stores these."""
+        """Return the target with one of our variables in each place; append the stores of these to
+        `stores`."""
         match target:
             case ast.Tuple() | ast.List():
                 items = [self._named(item, stores, like) for item in target.elts]
@@ -155,7 +157,7 @@ class TargetLowering(ast.NodeTransformer):
 
 
 def _stores_apart(targets: list[ast.expr]) -> bool:
-    """Whether a target among others, or in a tuple, is an attribute or item."""
+    """True if a target among others, or in a tuple, is an attribute or item."""
     if len(targets) == 1 and isinstance(targets[0], ast.Attribute | ast.Subscript):
         return False
     return any(map(_has_place, targets))
@@ -188,11 +190,11 @@ def _leaves(target: ast.expr) -> list[ast.expr]:
 #                                         if __stretto_found_0: g(a)
 #                                         else: h()
 #
-# `calls/statements.py` has what the tests call.
+# The functions that the tests call are in `calls/statements.py`.
 
 
 class MatchLowering(ast.NodeTransformer):
-    """The statements of one function; nested ones are left as they are."""
+    """Lowers the `match` statements of one function; nested functions are left unchanged."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -245,7 +247,7 @@ def _all(tests: list[ast.expr]) -> ast.expr:
 
 
 def _tests(pattern: ast.pattern, subject: ast.expr) -> list[ast.expr]:
-    """The conditions under which a pattern fits, in their order."""
+    """Return the conditions under which a pattern matches, in order of evaluation."""
     value = copy.deepcopy(subject)
     match pattern:
         case ast.MatchValue(value=other):
@@ -281,7 +283,7 @@ def _tests(pattern: ast.pattern, subject: ast.expr) -> list[ast.expr]:
 
 
 def _bindings(pattern: ast.pattern, subject: ast.expr) -> dict[str, ast.expr]:
-    """The variables that a pattern that fits binds, and their values."""
+    """Return the variables that a matching pattern binds, with their values."""
     found = dict[str, ast.expr]()
     match pattern:
         case ast.MatchAs(pattern=inner, name=variable):
@@ -300,7 +302,7 @@ def _bindings(pattern: ast.pattern, subject: ast.expr) -> dict[str, ast.expr]:
 
 
 def _bindings_of_one(patterns: list[ast.pattern], subject: ast.expr) -> dict[str, ast.expr]:
-    """The variables of the first pattern that fits. All patterns bind the same ones."""
+    """Return the variables of the first pattern that matches. All patterns bind the same ones."""
     first, *others = patterns
     found = _bindings(first, subject)
     if not others or not found:
@@ -313,7 +315,8 @@ def _bindings_of_one(patterns: list[ast.pattern], subject: ast.expr) -> dict[str
 
 
 def _parts(pattern: ast.pattern, subject: ast.expr) -> list[tuple[ast.pattern, ast.expr]]:
-    """The patterns inside of a pattern, and what they are compared with."""
+    """Return the subpatterns of a pattern, each with the part of the subject it is
+    compared with."""
     match pattern:
         case ast.MatchSequence(patterns=patterns):
             stars = [n for n, item in enumerate(patterns) if isinstance(item, ast.MatchStar)]
@@ -342,21 +345,21 @@ def _parts(pattern: ast.pattern, subject: ast.expr) -> list[tuple[ast.pattern, a
 
 
 def _helper(function: str, *arguments: ast.expr) -> ast.expr:
-    """A call of a function of `calls/statements.py`."""
+    """Return a call of a function of `calls/statements.py`."""
     module = ast.Attribute(name(STAGING), "statements", ast.Load())
     given = [copy.deepcopy(item) for item in arguments]
     return ast.Call(ast.Attribute(module, function, ast.Load()), given, [])
 
 
-# ---- Generator functions as functions that hand each value to whoever consumes them, and which
-# of them can be rewritten in which way.
+# ---- Generator functions as functions that pass each value to their consumer, and the checks which
+# form a generator can have.
 #
 #     for row in rows:                 for row in rows:
 #         yield f(row)                     if yield f(row): return
 #
-# The `yield` that is left is an expression: it runs the consumer's loop body, and says whether
-# that has left its loop. So the body of a `for` over a generator runs at the places of the
-# yields, inside of the branches and loops of the generator.
+# The remaining `yield` is an expression: it runs the consumer's loop body, and is true if that has
+# left its loop. The body of a `for` over a generator thus runs in place of the yields, inside of
+# the branches and loops of the generator.
 
 
 _YIELDS = (ast.Yield, ast.YieldFrom)
@@ -367,8 +370,8 @@ def is_generator(node: ast.FunctionDef) -> bool:
 
 
 def can_be_lowered(node: ast.FunctionDef) -> bool:
-    """Whether each yield is a statement, outside of handlers that would catch what its consumer
-    raises, and no decorator wants the generator itself."""
+    """True if each yield is a statement, outside of handlers that would catch exceptions of its
+    consumer, and no decorator needs the generator itself."""
     statements = {id(item) for one in own_nodes(node) for item in _yielding(one)}
     every = [item for item in own_nodes(node) if isinstance(item, _YIELDS)]
     tries = [item for item in own_nodes(node) if isinstance(item, ast.Try) and item.handlers]
@@ -379,19 +382,19 @@ def can_be_lowered(node: ast.FunctionDef) -> bool:
 
 
 def can_be_pulled(node: ast.FunctionDef) -> bool:
-    """Whether no handler of exceptions is around a yield: a check that fails in the run would have
-    to go on there."""
+    """True if no yield is in a `try` with handlers, where a check that fails at run time would
+    have to continue, and no decorator needs the generator itself."""
     tries = [item for item in own_nodes(node) if isinstance(item, ast.Try) and item.handlers]
     return not node.decorator_list and not any(map(has_yield, tries))
 
 
 def has_yield(node: ast.AST) -> bool:
-    """Whether a statement or expression yields, in the function that it is a part of."""
+    """True if a statement or expression yields in the function that it is a part of."""
     return isinstance(node, _YIELDS) or any(isinstance(item, _YIELDS) for item in own_nodes(node))
 
 
 def branches(node: ast.FunctionDef) -> bool:
-    """Whether conditions decide what is yielded, and nothing is sent to the generator."""
+    """True if conditions decide what is yielded, and nothing is sent to the generator."""
     every = own_nodes(node)
     unused = {id(item.value) for item in every if isinstance(item, ast.Expr)}
     used = [item for item in every if isinstance(item, _YIELDS) and id(item) not in unused]
@@ -406,7 +409,7 @@ def _decides(node: ast.If | ast.While) -> bool:
 
 
 def _yielding(node: ast.AST) -> list[ast.AST]:
-    """The yield that a statement consists of."""
+    """Return the yield that a statement consists of, as a list; empty for other statements."""
     match node:
         case ast.Expr(value=ast.Yield() | ast.YieldFrom() as found):
             return [found]
@@ -417,7 +420,7 @@ def _yielding(node: ast.AST) -> list[ast.AST]:
 
 
 class GeneratorLowering(ast.NodeTransformer):
-    """The statements of one generator function; nested functions are left as they are."""
+    """Lowers the yields of one generator function; nested functions are left unchanged."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -446,7 +449,7 @@ class GeneratorLowering(ast.NodeTransformer):
         return [handed, node]
 
     def visit_Return(self, node: ast.Return) -> ast.stmt | list[ast.stmt]:
-        """What a generator returns nobody sees, but it is computed."""
+        """Compute a generator's return value without returning it: no consumer reads it."""
         if node.value is None:
             return node
         value = at(node, assign("__stretto_unseen", node.value))

@@ -1,4 +1,4 @@
-"""Lowers `break`, `continue` and `return` to flags and nesting, so that branches can be staged.
+"""Lowering of `break`, `continue` and `return` to flags and nesting, for staged branches.
 
     for x in xs:                   __stretto_break_0 = False
         if c: break                for x in xs:            # stop flag: __stretto_break_0
@@ -6,9 +6,9 @@
     return y                           else: f(x)
                                    __stretto_value = y
 
-Where one arm of an `if` always jumps, the statements behind the `if` move into the other arm. Where
-an arm may jump or not, they are guarded by the flags. A `for` loop gets the attribute `stop_flags`;
-the test of a `while` loop gets them as conjuncts.
+If one arm of an `if` always jumps, the statements after the `if` move into the other arm.
+If an arm may jump or not, they are guarded by the flags. A `for` loop gets the attribute
+`stop_flags`; the test of a `while` loop gets them as conjuncts.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from stretto.frontends.python.source.syntax import (
     own_nodes,
 )
 
-# ---- `raise` inside of `try`, as flags, so that a branch on a traced value may raise what a
-# handler of the same function catches.
+# ---- `raise` inside of `try`, as flags, so that a branch on a traced value may raise an exception
+# that a handler of the same function catches.
 #
 #     try:                            __stretto_raised_0, __stretto_error_0 = False, None
 #         if x.sum() > 0:             try:
@@ -46,9 +46,9 @@ from stretto.frontends.python.source.syntax import (
 #                                         if is_caught(__stretto_error_0, MyError): y = h(x)
 #                                         else: raise __stretto_error_0
 #
-# The `try` stays for what called functions raise. `assert` raises AssertionError, and `next` in a
-# `try` with a handler for StopIteration gives a mark at the end of the iterator, which is
-# compared. `calls/statements.py` has what is called.
+# The `try` remains for exceptions of called functions. `assert` raises AssertionError, and `next`
+# in a `try` with a handler for StopIteration returns a marker at the end of the iterator, which is
+# compared. The called helpers are in `calls/statements.py`.
 
 
 RAISED = "__stretto_raised_"
@@ -56,11 +56,12 @@ ERROR = "__stretto_error_"
 
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _SEE_THE_ERROR = frozenset({"exc_info", "format_exc", "print_exc", "exception", "print_exception"})
-"""Functions that look at the exception that is being handled."""
+"""Functions that read the exception being handled."""
 
 
 def prepared(statement: ast.Try) -> bool:
-    """Whether what the body raises becomes a flag. Its calls of `next` are then compared."""
+    """True if exceptions raised in the body become flags. Also rewrites its calls of `next` to
+    compare with the end marker."""
     looks_at = (
         item.attr if isinstance(item, ast.Attribute) else getattr(item, "id", None)
         for handler in statement.handlers
@@ -76,12 +77,12 @@ def prepared(statement: ast.Try) -> bool:
 
 
 def is_new(node: ast.AST) -> bool:
-    """Whether a statement raises an exception other than the one that is being handled."""
+    """True if a statement raises an exception other than the one being handled."""
     return isinstance(node, ast.Raise) and node.exc is not None
 
 
 def noted(node: ast.Raise, number: int) -> list[ast.stmt]:
-    """The statements that take the place of a `raise`."""
+    """Return the statements that replace a `raise`."""
     assert node.exc is not None
     given = [node.exc] if node.cause is None else [node.exc, node.cause]
     error = assign(f"{ERROR}{number}", _helper("raised", *given))
@@ -89,13 +90,13 @@ def noted(node: ast.Raise, number: int) -> list[ast.stmt]:
 
 
 def failed(node: ast.Assert) -> ast.stmt:
-    """`assert` as a branch that raises."""
+    """Return an `assert` as a branch that raises."""
     error = ast.Call(name("AssertionError"), [] if node.msg is None else [node.msg], [])
     return at(node, ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.Raise(error)], []))
 
 
 def handled(handlers: list[ast.ExceptHandler], number: int) -> list[ast.stmt]:
-    """The handlers for an exception that was noted, as branches on its class."""
+    """Return the handlers of a recorded exception as branches on its class."""
     error = f"{ERROR}{number}"
     if not handlers:
         return [ast.Raise(name(error))]
@@ -111,7 +112,7 @@ def handled(handlers: list[ast.ExceptHandler], number: int) -> list[ast.stmt]:
 
 
 def ends_by_jumping() -> ast.stmt:
-    """The statement before a `try` whose `finally` returns, breaks or continues."""
+    """Return the statement that precedes a `try` whose `finally` returns, breaks or continues."""
     return ast.Expr(_helper("ends_by_jumping"))
 
 
@@ -121,7 +122,7 @@ def _handles_the_end(handlers: list[ast.ExceptHandler]) -> bool:
 
 
 class _Again(ast.NodeTransformer):
-    """A `raise` alone, in a handler."""
+    """Replaces a bare `raise` in a handler by a `raise` of the recorded exception."""
 
     def __init__(self, error: str) -> None:
         self.error = error
@@ -137,13 +138,14 @@ class _Again(ast.NodeTransformer):
 
 
 class _Advance(ast.NodeTransformer):
-    """Statements with a call `next(iterator)`, of a body and the statements inside."""
+    """Rewrites statements with a call `next(iterator)`, nested ones included."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def statements(self, node: ast.stmt) -> list[ast.stmt]:
-        """The statement after one that ends the `try` at the end of the iterator."""
+        """Return the statement, preceded by one that raises StopIteration at the end of the
+        iterator."""
         if not isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Return):
             self._blocks(node)
             return [node]
@@ -176,7 +178,7 @@ def _part(function: str) -> ast.expr:
 
 
 def _helper(function: str, *arguments: ast.expr) -> ast.expr:
-    """A call of a function of `calls/statements.py`."""
+    """Return a call of a function of `calls/statements.py`."""
     return ast.Call(_part(function), list(arguments), [])
 
 
@@ -193,7 +195,7 @@ class _LoopFlags:
 
 @dataclass(slots=True)
 class JumpFree:
-    """Statements without jumps; the flags they may set; whether their end is never reached."""
+    """Statements without jumps; the flags they may set; True if their end is never reached."""
 
     statements: list[ast.stmt] = field(default_factory=list[ast.stmt])
     flags: frozenset[str] = frozenset()
@@ -207,11 +209,11 @@ class JumpLowering:
         self.count = 0
         self.loops = list[_LoopFlags]()
         self.tries = list[int]()
-        """The `try` statements around, of which what they raise becomes a flag."""
+        """Numbers of the enclosing `try` statements whose exceptions become flags."""
         self.guards_return = False
 
     def function(self, body: Sequence[ast.stmt], like: ast.AST) -> list[ast.stmt]:
-        """The body, ending with `__stretto_value` assigned on every path."""
+        """Return the body, ending with `__stretto_value` assigned on every path."""
         last = at(body[-1] if body else like, ast.Return(ast.Constant(None)))
         lowered = self.block([*body, last])
         if self.guards_return:
@@ -219,6 +221,8 @@ class JumpLowering:
         return lowered.statements
 
     def block(self, statements: Sequence[ast.stmt]) -> JumpFree:
+        """Lower a sequence of statements; those after a statement that may jump are guarded by its
+        flags."""
         out, flags = list[ast.stmt](), frozenset[str]()
         for position, statement in enumerate(statements):
             rest = statements[position + 1 :]
@@ -264,7 +268,7 @@ class JumpLowering:
             case ast.With():
                 body = self.block(statement.body)
                 statement.body = body.statements
-                jumps = body.jumps and bool(body.flags)  # the context may handle what is raised
+                jumps = body.jumps and bool(body.flags)  # the context may handle an exception
                 statement.notes = any(flag.startswith(RAISED) for flag in body.flags)  # type: ignore[attr-defined]
                 return JumpFree([statement], body.flags, jumps)
             case ast.Try():
@@ -273,7 +277,8 @@ class JumpLowering:
                 return JumpFree([statement])
 
     def _branch(self, statement: ast.If, rest: Sequence[ast.stmt]) -> JumpFree | None:
-        """An `if` of which exactly one arm always jumps: the other takes what follows."""
+        """Lower an `if` of which exactly one arm always jumps: the other takes the statements that
+        follow. None for other branches."""
         first, second = _always_jumps(statement.body), _always_jumps(statement.orelse)
         if first == second:
             return None
@@ -284,13 +289,15 @@ class JumpLowering:
         return self._one(statement)
 
     def _guarded(self, flags: frozenset[str], rest: Sequence[ast.stmt], like: ast.stmt) -> JumpFree:
-        """`rest`, if none of the flags is set."""
+        """Return `rest`, run only if none of the flags is set."""
         self.guards_return |= RETURNED in flags
         lowered = self.block(rest)
         guard = ast.If(_none_of(flags, like), lowered.statements, [])
         return JumpFree([at(rest[0], guard)], lowered.flags, False)
 
     def _loop(self, statement: ast.While | ast.For) -> JumpFree:
+        """Lower a loop: flags replace its `break` and `continue`, and its `else` becomes a guarded
+        block."""
         flags = _LoopFlags(f"__stretto_break_{self.count}", f"__stretto_continue_{self.count}")
         self.count += 1
         self.loops.append(flags)
@@ -322,6 +329,7 @@ class JumpLowering:
         return JumpFree(out, escaping, endless)
 
     def _try(self, statement: ast.Try) -> JumpFree:
+        """Lower a `try` with flags for exceptions raised in its body, if `prepared` allows it."""
         if not prepared(statement):
             return self._plain_try(statement)
         number = self.count
@@ -346,7 +354,7 @@ class JumpLowering:
         return JumpFree([outer], flags | last.flags, False)
 
     def _plain_try(self, statement: ast.Try, body: JumpFree | None = None) -> JumpFree:
-        """body: its body, if it has no jumps any more."""
+        """Lower a `try` without flags for its exceptions. body: its body, if already lowered."""
         flags = frozenset[str]()
         body = body or self.block(statement.body)
         statement.body, flags = body.statements, flags | body.flags
@@ -376,7 +384,7 @@ def _flagged(flag: str, value: bool, like: ast.AST) -> ast.stmt:
 
 
 def _always_jumps(statements: Sequence[ast.stmt]) -> bool:
-    """Whether the end of the statements is never reached."""
+    """True if the end of the statements is never reached."""
     for statement in statements:
         match statement:
             case ast.Return() | ast.Break() | ast.Continue() | ast.Raise():

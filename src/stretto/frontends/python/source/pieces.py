@@ -1,7 +1,7 @@
-"""A function's body in pieces, each of which is compiled by itself and run by `calls/in_python`.
+"""A function's body in pieces, each compiled separately and run by `calls/in_python`.
 
-Local variables live in cells, which all pieces share, as nested functions share them with the
-function around them. There are three kinds of pieces:
+Local variables are in cells, which all pieces share, as nested functions share them with
+the function around them. There are three kinds of pieces:
 
 - a *statement* runs in Python; its calls go through `staging.call`;
 - an *opened* statement is one whose blocks run piece by piece:
@@ -10,10 +10,10 @@ function around them. There are three kinds of pieces:
           x = f(x)                       __stretto_block(0)
           print(x)
 
-- a *segment*, statements one behind the other, is a function that may be captured. It takes the
+- a *segment*, a run of consecutive statements, is a function that may be captured. It takes the
   variables that it reads and returns a dict of those that it has set.
 
-Jumps were lowered to flags before (`jumps`), so every statement ends at its end.
+Jumps were lowered to flags before (`jumps`), so control leaves every statement at its end.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from stretto.frontends.python.source.jumps import VALUE
 from stretto.frontends.python.source.rewrite import (
     compiled_within,
     definition_of,
-    is_rewritten_to,
     module_of,
+    register_lowered,
 )
 from stretto.frontends.python.source.syntax import (
     EMPTY,
@@ -59,18 +59,18 @@ _OF_PYTHON = (
     ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.AsyncWith,
     ast.AsyncFor, ast.TryStar,
 )  # fmt: skip
-"""Statements that make new functions, classes and modules, which no Program gives back."""
+"""Statements that create functions, classes or modules, which no Program can return."""
 
 _SEES_VARIABLES = frozenset({"locals", "vars", "eval", "exec", "dir"})
-"""Functions that look at the variables of whoever calls them."""
+"""Functions that read the variables of their caller."""
 
 _COMPUTES = (ast.Call, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.AugAssign)
 
 
 @dataclass(eq=False, slots=True)
 class Segment:
-    """A piece that may be captured: `code` for guards and messages, registered with its staged
-    form."""
+    """A piece that may be captured. `code` is its plain form, for guards and messages; its staged
+    form is registered for it."""
 
     code: CodeType
     given: tuple[str, ...]
@@ -95,8 +95,8 @@ class Body:
 
     @cached_property
     def entry(self) -> CodeType:
-        """A function with the parameters of the user's. It returns a lambda whose closure are the
-        cells of the local variables."""
+        """Code of a function with the user's parameters, which returns a lambda whose closure
+        holds the cells of the local variables."""
         given = copy.deepcopy(self.node.args)
         made = definition("__stretto_entry", given, [])
         unbound = sorted(self.local - set(parameters(given)))
@@ -106,7 +106,8 @@ class Body:
         return compiled_within(made, list(self.code.co_freevars), self.code)
 
     def compiled(self, statement: ast.stmt) -> CodeType:
-        """A statement as a function without parameters that shares the variables by cells."""
+        """Compile a statement as a function without parameters that shares the variables
+        by cells."""
         stored = syntax.stores([statement])
         head = list[ast.stmt]()
         shared, outer = sorted(stored & set(self.cells)), sorted(stored & self.outer)
@@ -118,8 +119,8 @@ class Body:
 
 @dataclass(eq=False)
 class Block:
-    """Statements one behind the other. after: variables that are read behind them; always: those
-    that are read wherever an exception leaves the block, or by nested functions."""
+    """A sequence of statements. after: variables read after it; always: variables read by nested
+    functions, or wherever an exception leaves the block."""
 
     body: Body
     statements: Sequence[ast.stmt]
@@ -129,7 +130,7 @@ class Block:
 
     @cached_property
     def live(self) -> list[NameSet]:
-        """The variables that are read behind each statement."""
+        """The variables that are read after each statement."""
         found, after = list[NameSet](), self.after
         for statement in reversed(self.statements):
             found.append(after | self.always)
@@ -137,7 +138,7 @@ class Block:
         return found[::-1]
 
     def runs_in_python(self, index: int) -> bool:
-        """Whether the statement can be no part of a segment."""
+        """True if the statement cannot be part of a segment."""
         statement = self.statements[index]
         if isinstance(statement, _OF_PYTHON):
             return True
@@ -145,7 +146,7 @@ class Block:
         return not self.body.unstable.isdisjoint(used)
 
     def computes(self, start: int, end: int) -> bool:
-        """Whether there is anything to compute in a range of statements."""
+        """True if there is anything to compute in a range of statements."""
         key = ("computes", start, end)
         if key not in self.codes:
             every = (item for s in self.statements[start:end] for item in ast.walk(s))
@@ -153,8 +154,8 @@ class Block:
         return self.codes[key]
 
     def needs(self, start: int, end: int) -> dict[str, int]:
-        """The variables that a range of statements may read before it sets them, each with the
-        first statement that wants it."""
+        """Return the variables that a range of statements may read before it sets them, each with
+        the index of the first statement that needs it."""
         key = ("needs", start, end)
         if key not in self.codes:
             self.codes[key] = self._needs(start, end)
@@ -181,8 +182,8 @@ class Block:
         return stored & self.live[end - 1] & set(self.body.cells)
 
     def segment(self, start: int, end: int, known: Mapping[str, str]) -> Segment:
-        """The statements as a function of the variables that have values; for each of them the
-        first one that has the same value."""
+        """Compile a range of statements as a function. known: the variables that have values, each
+        with the first variable of the same value."""
         key = (start, end, *known.items())
         if key not in self.codes:
             self.codes[key] = self._segment(start, end, known)
@@ -217,19 +218,19 @@ class Block:
         reads = [thunk(name(item)) for item in results]
         result = staged(statements[-1], "bound_values", constant(results), *reads)
         lowered = lower_segment(made, result, frozenset(results))
-        is_rewritten_to(plain, compiled_within(lowered, [*free, STAGING], code))
+        register_lowered(plain, compiled_within(lowered, [*free, STAGING], code))
         return Segment(plain, given, results)
 
     def whole(self, index: int) -> CodeType:
-        """A statement with all that is in it."""
+        """Compile a statement together with its blocks."""
         key = ("whole", index)
         if key not in self.codes:
-            statement = _Stops().visit(copy.deepcopy(self.statements[index]))
+            statement = _StopFlagLowering().visit(copy.deepcopy(self.statements[index]))
             self.codes[key] = self.body.compiled(statement)
         return self.codes[key]
 
     def opened(self, index: int) -> tuple[CodeType, list[Block]]:
-        """A statement whose blocks are called, and these blocks."""
+        """Compile a statement whose blocks are called, and return it with these blocks."""
         key = ("opened", index)
         if key not in self.codes:
             self.codes[key] = self._opened(index)
@@ -271,7 +272,9 @@ class Block:
                     handler.body = called(handler.body, behind, always | behind)
             case _:
                 pass
-        lowered = _CallLowering(self.body.unsure).visit(_Stops().visit(copy.deepcopy(statement)))
+        lowered = _CallLowering(self.body.unsure).visit(
+            _StopFlagLowering().visit(copy.deepcopy(statement))
+        )
         return self.body.compiled(lowered), blocks
 
 
@@ -284,8 +287,8 @@ def _mark(statement: ast.stmt, number: int) -> ast.stmt:
 
 
 def body_of(code: CodeType) -> Body | None:
-    """The pieces of the function with this code. None where they cannot be told apart: its source
-    is not found, it is a generator, or it looks at its own variables by name."""
+    """Return the pieces of the function with this code; None if it cannot be split: its source is
+    not found, it is a generator, or it reads its own variables by name."""
     key = code_key(code)
     if key not in _BODIES:
         _BODIES[key] = _made(code)
@@ -330,7 +333,7 @@ def _declared(nodes: Iterable[Any], kind: type[ast.Global | ast.Nonlocal]) -> Na
 
 
 def _stores_of(variable: str, statements: Sequence[ast.stmt], given: Sequence[str]) -> int:
-    """How often a variable may be assigned, where twice stands for more than that."""
+    """Return the number of times that a variable may be assigned; 2 means two or more."""
     count = int(variable in given)
     for statement in statements:
         if variable not in syntax.stores([statement]):
@@ -341,7 +344,7 @@ def _stores_of(variable: str, statements: Sequence[ast.stmt], given: Sequence[st
 
 
 class _SuperLowering(ast.NodeTransformer):
-    """`super()` with its arguments."""
+    """Adds the arguments to `super()`."""
 
     def __init__(self, first: str) -> None:
         self.first = first
@@ -365,8 +368,8 @@ class _SuperLowering(ast.NodeTransformer):
 
 
 class _Declarations(ast.NodeTransformer):
-    """Statements without annotations, which shared variables may not have, and without `global` and
-    `nonlocal`, which each piece gets anew. Nested functions are left as they are."""
+    """Removes annotations, which shared variables may not have, and `global` and `nonlocal`, which
+    each piece gets anew. Nested functions are left unchanged."""
 
     def visit(self, node: ast.AST) -> Any:
         return node if isinstance(node, _NESTED) else super().visit(node)
@@ -382,8 +385,8 @@ class _Declarations(ast.NodeTransformer):
         return at(node, ast.Assign([node.target], node.value))
 
 
-class _Stops(ast.NodeTransformer):
-    """Loops that end where one of their flags is set."""
+class _StopFlagLowering(ast.NodeTransformer):
+    """Makes `for` loops end if one of their flags is set."""
 
     def visit_For(self, node: ast.For) -> ast.AST:
         self.generic_visit(node)
@@ -398,7 +401,7 @@ class _Stops(ast.NodeTransformer):
 
 
 class _CallLowering(ast.NodeTransformer):
-    """Calls go through `staging.call`; nested functions are left as they are."""
+    """Makes calls go through `staging.call`; nested functions are left unchanged."""
 
     def __init__(self, unsure: NameSet) -> None:
         self.unsure = unsure

@@ -1,10 +1,10 @@
-"""Functions of the user's that are called by others than rewritten code, while it is captured.
+"""User functions that are called by code that is not rewritten, while a capture is active.
 
-Rewritten code hands its calls to the tracer. But special methods, properties, descriptors, hooks
-and callbacks are called by the interpreter, by torch and by the standard library. So, while a
-capture goes on, the code of every function that it may reach is replaced by code of the same
-signature that hands the call to the tracer, too. Python itself then finds the right method, by its
-own rules, and the tracer sees what the method does.
+Rewritten code passes its calls to the tracer. But special methods, properties, descriptors,
+hooks and callbacks are called by the interpreter, by torch and by the standard library.
+During a capture the code of every function that it may reach is therefore replaced by code
+of the same signature that passes the call to the tracer too. Python itself then finds the
+right method by its own rules, and the tracer sees the method's effects.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from stretto.frontends.python.tracing.tensor import Hooks
 from stretto.frontends.python.tracing.tracer import active
 
 _REWRITTEN = weakref.WeakSet[CodeType]()
-"""Code that is rewritten. Wrappers take over the attributes of a function, and have other code."""
+"""Rewritten code objects. Marked by code, since wrappers copy the attributes of a function."""
 _TARGET = "__stretto_redirection"
 _LAZY = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 _MOST_STEPS = 5
-"""The most objects of the standard library between a class and a function that it calls."""
+"""Maximum number of standard-library objects between a class and a function that it calls."""
 
 _READERS = ("__getattr__", "__getattribute__")
-"""Methods that `isinstance` calls, too, also where the tracer asks: for names with underscores they
-run as they are, with all that they call."""
+"""Methods that `isinstance` also calls, even in the tracer: for dunder names they run untraced,
+with everything they call."""
 
 RESULTS: dict[str, type] = {
     "__bool__": bool, "__len__": int, "__length_hint__": int, "__index__": int, "__int__": int,
     "__float__": float, "__complex__": complex, "__hash__": int, "__str__": str, "__repr__": str,
     "__format__": str, "__bytes__": bytes,
 }  # fmt: skip
-"""Methods whose results have to be of a class of Python where the interpreter calls them."""
+"""Methods whose results must be of a Python class if the interpreter calls them."""
 
 _HANDLED: dict[str, tuple[type[Exception], ...]] = {
     "__getitem__": (IndexError, StopIteration), "__next__": (StopIteration,),
     "__getattr__": (AttributeError,), "__getattribute__": (AttributeError,),
     "__missing__": (KeyError,), "__len__": (TypeError,), "__length_hint__": (TypeError,),
 }  # fmt: skip
-"""Exceptions of methods that whoever calls them may handle, as a loop does at its end."""
+"""Exceptions of methods that their caller may handle, as a loop does at its end."""
 
 _OF_GENERATORS: tuple[FunctionType, ...] = tuple(
     function
@@ -64,7 +64,7 @@ _OF_GENERATORS: tuple[FunctionType, ...] = tuple(
     )
     if isinstance(function, FunctionType)
 )
-"""Functions of torch that set generators of random numbers."""
+"""Functions of torch that set random number generators."""
 
 
 _PLAIN = frozenset(
@@ -74,11 +74,12 @@ _PLAIN = frozenset(
         "RETURN_CONST",
     )
 )  # fmt: skip
-"""Instructions that do the same in rewritten code."""
+"""Instructions that rewriting does not change."""
 
 
 def mark(function: Any) -> Any:
-    """Note that `function`'s code is rewritten already (it is local to rewritten code)."""
+    """Record that `function`'s code is already rewritten (it is local to rewritten code), and
+    return it."""
     _REWRITTEN.add(function.__code__)
     return function
 
@@ -106,7 +107,7 @@ _LOOKS_INTO = tuple(
 
 @dataclass(eq=False, slots=True)
 class Redirection:
-    """Where calls of a function go while a function is captured. code: its own code. as_it_is: the
+    """Passes calls of a function to the tracer during a capture. code: its own code. as_it_is: the
     function with its own code."""
 
     function: FunctionType
@@ -138,17 +139,18 @@ class Redirection:
 
 @cache
 def _is_of_tracer(filename: str) -> bool:
-    """True for code that looks into the user's objects, which is no part of the program."""
+    """True for stretto's code that inspects the user's objects, which is not part of the
+    program."""
     return filename.startswith(_LOOKS_INTO)
 
 
 def _is_transforming() -> bool:
-    """True inside of functions that torch transforms, where tensors are none of the tracer's."""
+    """True inside functions that torch transforms, whose tensors are not the tracer's."""
     return torch._C._functorch.maybe_current_level() is not None  # pyright: ignore
 
 
 def code_of(function: FunctionType) -> CodeType:
-    """The user's code of a function."""
+    """Return the user's code of a function, redirected or not."""
     redirection = _redirection(function)
     return function.__code__ if redirection is None else redirection.code
 
@@ -161,7 +163,7 @@ def _redirection(function: FunctionType) -> Redirection | None:
 
 @dataclass(eq=False, slots=True)
 class Redirected:
-    """The functions that are redirected. known: objects that the capture can reach, which grow."""
+    """The redirected functions. known: objects that the capture can reach, a growing table."""
 
     known: dict[int, Any]
     functions: list[FunctionType] = field(default_factory=list[FunctionType])
@@ -169,7 +171,7 @@ class Redirected:
     done: int = 0
 
     def update(self) -> None:
-        """Redirects the functions among the objects that became known."""
+        """Redirect the functions among objects that became known since the last call."""
         if self.done == len(self.known):
             return
         added = list(islice(self.known.values(), self.done, None))
@@ -178,7 +180,7 @@ class Redirected:
             self.add(value)
 
     def add(self, value: Any) -> None:
-        """Redirects a function, or those of a class."""
+        """Redirect a function, or the functions of a class."""
         if isinstance(value, FunctionType):
             self._redirect(value)
         elif isinstance(value, type):
@@ -194,7 +196,7 @@ class Redirected:
                 self._redirect(function)
 
     def _redirect(self, function: FunctionType) -> None:
-        """Redirects a function of the user, unless its own code does the same."""
+        """Redirect a user function, unless rewriting would not change its effect."""
         code = function.__code__
         if (
             not is_user_file(code.co_filename)
@@ -208,7 +210,7 @@ class Redirected:
         self.replace(function)
 
     def replace(self, function: FunctionType) -> None:
-        """Redirects a function, whosever it is."""
+        """Redirect any function, the user's or not."""
         code = function.__code__
         redirection = Redirection(function, code)
         made = _redirecting(code)
@@ -219,7 +221,7 @@ class Redirected:
         self.functions.append(function)
 
     def leave(self, function: FunctionType) -> None:
-        """From now on calls of the function run its own code."""
+        """Restore the function's own code."""
         redirection = _redirection(function)
         if redirection is not None:
             function.__code__ = redirection.code
@@ -227,8 +229,8 @@ class Redirected:
 
 @contextmanager
 def redirected(known: dict[int, Any]) -> Generator[Redirected]:
-    """Redirects the functions among `known`, those that are found later, and those of torch that
-    set generators of random numbers, which other code of torch may call."""
+    """Redirect the functions among `known`, those found later, and those of torch that set random
+    number generators, which other torch code may call. Restores all of them on leaving."""
     made = Redirected(known)
     try:
         for function in _OF_GENERATORS:
@@ -241,8 +243,8 @@ def redirected(known: dict[int, Any]) -> Generator[Redirected]:
 
 
 def _functions(entry: Any, steps: int) -> Iterator[FunctionType]:
-    """The functions that an entry of a class calls: itself, or what a property, a wrapper or
-    another object of the standard library refers to."""
+    """Yield the functions that a class entry calls: itself, or those that a property, a wrapper or
+    another standard-library object refers to."""
     if isinstance(entry, FunctionType):
         yield entry
         held: list[Any] = [cell.cell_contents for cell in entry.__closure__ or () if _is_set(cell)]
@@ -260,21 +262,22 @@ def _is_set(cell: CellType) -> bool:
 
 
 def _is_iteration(code: CodeType) -> bool:
-    """True if a generator gives nothing but the items of an object, which may be collected."""
+    """True for a generator `__iter__` or `__reversed__`, which only yields items and may be
+    collected."""
     is_generator = code.co_flags & _LAZY == CO_GENERATOR
     return is_generator and code.co_name in ("__iter__", "__reversed__")
 
 
 @cache
 def _is_plain(code: CodeType) -> bool:
-    """True if code does the same as its rewritten form."""
+    """True if rewriting would not change the code's effect."""
     names = {dis.opname[operation] for operation in code.co_code[::2]}
     return names <= _PLAIN
 
 
 @cache
 def _redirecting(code: CodeType) -> CodeType:
-    """Code with the signature of `code` that calls a constant with its arguments."""
+    """Return code with the signature of `code` that calls a constant with its arguments."""
     names = code.co_varnames
     positional, count = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
     extra = iter(names[count:])

@@ -1,4 +1,4 @@
-"""Rewrites functions: finds their source, stages its control flow, compiles it under the user's
+"""Rewriting of functions: find the source, stage its control flow, compile it under the user's
 file name."""
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ class NoSource(Exception):
 
 
 def is_user_function(function: Any) -> bool:
-    """Whether `function` is written in Python by the user."""
+    """True if `function` is a Python function of the user."""
     return isinstance(function, types.FunctionType) and is_user_file(function.__code__.co_filename)
 
 
 def rewritten(function: types.FunctionType) -> Callable[..., Any]:
-    """`function` with staged control flow, sharing its globals, closure and defaults."""
+    """Return `function` with staged control flow, sharing its globals, closure and defaults.
+    Raises NoSource."""
     if is_rewritten(function):
         return function
     code = code_of(function)
@@ -53,15 +54,15 @@ def rewritten(function: types.FunctionType) -> Callable[..., Any]:
 
 
 class Pulled(NamedTuple):
-    """A generator function of which the statements around a `yield` are Python's, and all others
-    are staged. branches: see `desugar.branches`."""
+    """A generator function whose statements around a `yield` stay Python's, while all others are
+    staged. branches: see `desugar.branches`."""
 
     function: Callable[..., Any]
     branches: bool
 
 
 def pulled(function: types.FunctionType) -> Pulled | None:
-    """A generator function, which may be rewritten already, in that form; None where it has
+    """Return a generator function, which may be rewritten already, in pulled form; None if it has
     none."""
     code = code_of(function)
     key = code_key(code)
@@ -77,7 +78,7 @@ def pulled(function: types.FunctionType) -> Pulled | None:
 
 
 def _with_code(function: types.FunctionType, lowered: types.CodeType) -> Callable[..., Any]:
-    """A function with other code, sharing globals, closure and defaults."""
+    """Return a function with other code, sharing globals, closure and defaults."""
     code = function.__code__
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     cells[STAGING] = types.CellType(Hooks.staging)
@@ -103,7 +104,7 @@ def _compiled(
 
 
 def definition_of(code: types.CodeType) -> ast.FunctionDef | None:
-    """A copy of the definition that `code` was compiled from; None where its source is not
+    """Return a copy of the definition that `code` was compiled from; None if its source is not
     found."""
     match = _definition_at(code) or _definition_in_module(code)
     if match is None or not _is_as_imported(code):
@@ -112,13 +113,13 @@ def definition_of(code: types.CodeType) -> ast.FunctionDef | None:
     return _Mangler(class_name).visit(found) if class_name else found
 
 
-def is_rewritten_to(code: types.CodeType, lowered: types.CodeType) -> None:
-    """From now on the staged form of `code` is `lowered`."""
+def register_lowered(code: types.CodeType, lowered: types.CodeType) -> None:
+    """Register `lowered` as the staged form of `code`."""
     _CACHE[code_key(code)] = lowered
 
 
 def module_of(code: types.CodeType) -> ast.Module | None:
-    """The module that `code` was compiled from."""
+    """Return the module that `code` was compiled from, or None."""
     return _module(code.co_filename)
 
 
@@ -132,8 +133,8 @@ def _definition(node: ast.FunctionDef | ast.Lambda) -> ast.FunctionDef:
 def compiled_within(node: ast.FunctionDef, free: list[str], code: types.CodeType) -> types.CodeType:
     """Compile the definition inside a factory whose parameters are its free variables.
 
-    The definition loses its name, which would be the factory's local variable: a function that
-    calls itself by that name means the global one.
+    The definition loses its name, which would be a local variable of the factory: a function
+    that calls itself by that name means the global one.
     """
     node.name = "__stretto_function"
     _strip_defaults(node)
@@ -148,11 +149,11 @@ def compiled_within(node: ast.FunctionDef, free: list[str], code: types.CodeType
 
 
 _COMPILED = weakref.WeakSet[types.CodeType]()
-"""The code that this module has compiled, from text that it has found to be that of a function."""
+"""Code that this module has compiled, whose text was already checked to be that of the function."""
 
 
 def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
-    """The code, and that of all functions in it."""
+    """Yield the code and that of all functions in it."""
     yield code
     for item in code.co_consts:
         if isinstance(item, types.CodeType):
@@ -160,7 +161,7 @@ def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _renamed(code: types.CodeType, old: str, new: str) -> types.CodeType:
-    """The code, and all code inside, under the name of the user's function."""
+    """Return the code, and all code inside, under the name of the user's function."""
     constants = tuple(
         _renamed(item, old, new) if isinstance(item, types.CodeType) else item
         for item in code.co_consts
@@ -170,7 +171,8 @@ def _renamed(code: types.CodeType, old: str, new: str) -> types.CodeType:
 
 
 def _strip_defaults(node: ast.FunctionDef) -> None:
-    """Defaults are taken from the function object; placeholders keep the signature."""
+    """Replace defaults by placeholders, which keep the signature: the values come from the
+    function object."""
     arguments = node.args
     arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
     arguments.kw_defaults = [item and ast.Constant(None) for item in arguments.kw_defaults]
@@ -197,17 +199,17 @@ def _module(filename: str) -> ast.Module | None:
 
 
 def _is_as_imported(code: types.CodeType) -> bool:
-    """Returns True if the file still has the text that `code` was compiled from, which somebody may
-    have edited since the import. A file that did not change in the last hour before this module
-    was imported, or later, has it."""
+    """True if the file still has the text that `code` was compiled from, as it may have been
+    edited since the import. Files last changed more than an hour before this module was
+    imported are assumed unchanged."""
     try:
         changed = Path(code.co_filename).stat().st_mtime
     except OSError:
-        return True  # a cell of a notebook, or made by a program
+        return True  # a notebook cell, or generated code
     parts = list(_codes_in(code))
     by_pytest = any(name.startswith("@py") for part in parts for name in part.co_varnames)
     if changed < _STARTED - _BEFORE or by_pytest or code in _COMPILED:
-        return True  # pytest compiles functions with asserts from another text
+        return True  # pytest compiles functions with asserts from a different text
     text = "".join(linecache.getlines(code.co_filename))
     flags = code.co_flags & __future__.annotations.compiler_flag
     found = _codes_of(code.co_filename, text, flags)
@@ -217,12 +219,12 @@ def _is_as_imported(code: types.CodeType) -> bool:
 
 _STARTED = time.time()
 _BEFORE = 3600
-"""So many seconds before this module, others may have been imported from files that change."""
+"""Seconds before the import of this module in which a changed file is compared with its code."""
 
 
 @cache
 def _codes_of(filename: str, text: str, flags: int) -> dict[tuple[str, int], list[types.CodeType]]:
-    """The code of all functions in a file, by qualified name and first line."""
+    """Return the code of all functions in a file, by qualified name and first line."""
     found = defaultdict[tuple[str, int], list[types.CodeType]](list)
     try:
         module = compile(text, filename, "exec", flags, dont_inherit=True)
@@ -234,7 +236,7 @@ def _codes_of(filename: str, text: str, flags: int) -> dict[tuple[str, int], lis
 
 
 def _is_alike(code: types.CodeType, other: types.CodeType) -> bool:
-    """Returns True if both have the same instructions, names and constants."""
+    """True if both have the same instructions, names and constants."""
     if (code.co_code, code.co_names) != (other.co_code, other.co_names):
         return False
     pairs = zip(code.co_consts, other.co_consts, strict=False)
@@ -250,8 +252,8 @@ _Match = tuple[ast.FunctionDef | ast.Lambda, str | None]
 
 
 def _definition_at(code: types.CodeType) -> _Match | None:
-    """The definition that begins at the first line of `code`, and the class around it, if it is one
-    that can be read without the rest of the file, which may be long."""
+    """Return the definition at the first line of `code`, with its class, if it can be parsed
+    without the rest of the file, which may be long; else None."""
     linecache.checkcache(code.co_filename)
     lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
     indented = bool(lines) and lines[0][:1].isspace()
@@ -275,7 +277,7 @@ def _definition_at(code: types.CodeType) -> _Match | None:
 
 
 def _class_around(name: str) -> str | None:
-    """The innermost class in the qualified name of a function."""
+    """Return the innermost class in the qualified name of a function, or None."""
     outer = name.split(".")[:-1]
     followed = zip(outer, [*outer, ""][1:], strict=True)
     classes = [part for part, after in followed if "<locals>" not in (part, after)]
@@ -289,7 +291,7 @@ def _definition_in_module(code: types.CodeType) -> _Match | None:
 
 
 def _find(tree: ast.Module, code: types.CodeType) -> _Match | None:
-    """The definition that `code` was compiled from, and the class around it."""
+    """Return the definition that `code` was compiled from, with its class; or None."""
     found = _definitions(tree).get((code.co_name, code.co_firstlineno), [])
     matches = [
         match
@@ -301,7 +303,7 @@ def _find(tree: ast.Module, code: types.CodeType) -> _Match | None:
 
 @cache
 def _definitions(tree: ast.Module) -> dict[tuple[str, int], list[_Match]]:
-    """All definitions of a module by their name and first line."""
+    """Return all definitions of a module by name and first line."""
     found = defaultdict[tuple[str, int], list[_Match]](list)
     pending: list[tuple[ast.AST, str | None]] = [(tree, None)]
     while pending:
@@ -318,7 +320,7 @@ def _definitions(tree: ast.Module) -> dict[tuple[str, int], list[_Match]]:
 
 
 def _extent(match: _Match) -> tuple[int, int]:
-    """Size of a definition: of nested lambdas the innermost is meant."""
+    """Size of a definition in lines and columns: among nested lambdas the innermost is chosen."""
     node = match[0]
     lines = (node.end_lineno or node.lineno) - node.lineno
     return lines, (node.end_col_offset or 0) - node.col_offset
@@ -335,7 +337,7 @@ def _is_lambda(node: ast.Lambda, code: types.CodeType) -> bool:
 
 
 class _Mangler(ast.NodeTransformer):
-    """Private names as the class around the function has them."""
+    """Mangles private names as in the class around the function."""
 
     def __init__(self, class_name: str) -> None:
         self.prefix = f"_{class_name.lstrip('_')}"
@@ -345,7 +347,7 @@ class _Mangler(ast.NodeTransformer):
         return self.prefix + name if private else name
 
     def visit(self, node: ast.AST) -> Any:
-        if isinstance(node, ast.ClassDef):  # its body has private names of its own
+        if isinstance(node, ast.ClassDef):  # its body mangles names with its own prefix
             for part in (*node.decorator_list, *node.bases, *node.keywords):
                 self.visit(part)
         else:

@@ -1,7 +1,7 @@
-"""Pieces of syntax trees that the rewriting makes.
+"""Helpers for syntax trees: construction, names that code reads, and liveness of variables.
 
-What is made has no place in the source at first. `at` gives it that of the user's code for which it
-stands, so that errors point there.
+A constructed node has no source position at first. `at` gives it that of the user's code
+that it represents, so that errors point there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Node = TypeVar("Node", bound=ast.AST)
 
 
 def at(like: ast.AST, node: Node) -> Node:
-    """`node`, with all new nodes inside, at the place of `like`."""
+    """Return `node`, with all new nodes inside, at the source position of `like`."""
     pending: list[ast.AST] = [node]
     while pending:
         item = pending.pop()
@@ -50,30 +50,31 @@ def assign(identifier: str, value: ast.expr) -> ast.stmt:
 
 
 def staging(attribute: str) -> ast.expr:
-    """`__stretto.attribute`."""
+    """Return `__stretto.attribute`."""
     return ast.Attribute(name(STAGING), attribute, ast.Load())
 
 
 def is_staging(node: ast.expr) -> bool:
-    """Whether an expression names a part of `__stretto`."""
+    """True if an expression names a part of `__stretto`."""
     if isinstance(node, ast.Attribute):
         return is_staging(node.value)
     return isinstance(node, ast.Name) and node.id == STAGING
 
 
 def staged(like: ast.AST, function: str, *arguments: ast.expr) -> ast.Call:
-    """`__stretto.function(arguments)` at the place of `like`."""
+    """Return `__stretto.function(arguments)` at the position of `like`."""
     return at(like, ast.Call(staging(function), list(arguments), []))
 
 
 def thunk(body: ast.expr) -> ast.Lambda:
+    """Return `lambda: body`."""
     return at(body, ast.Lambda(ast.arguments([], [], None, [], [], None, []), body))
 
 
 def definition(
     function: str, arguments: ast.arguments | Sequence[str], body: list[ast.stmt]
 ) -> ast.FunctionDef:
-    """`def function(arguments): body`."""
+    """Return `def function(arguments): body`."""
     if not isinstance(arguments, ast.arguments):
         given = [ast.arg(item) for item in arguments]
         arguments = ast.arguments([], given, None, [], [], None, [])
@@ -84,7 +85,7 @@ def definition(
 
 
 def own_nodes(function: ast.AST) -> list[ast.AST]:
-    """All nodes of a function but those of nested functions and classes."""
+    """Return all nodes of a function except those in nested functions and classes."""
     found = list[ast.AST]()
     pending = child_nodes(function)
     while pending:
@@ -99,7 +100,8 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 def own_statements(function: ast.AST) -> list[ast.AST]:
-    """The same without expressions: statements, handlers and cases."""
+    """Return the statements, handlers and cases of a function, except those in nested functions
+    and classes."""
     found = list[ast.AST]()
     pending = [function]
     while pending:
@@ -115,7 +117,7 @@ _BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
 
 
 def child_nodes(node: ast.AST) -> list[ast.AST]:
-    """What `ast.iter_child_nodes` gives, in less than half of the time."""
+    """Return the nodes of `ast.iter_child_nodes`, in less than half of the time."""
     found = list[ast.AST]()
     table = vars(node)
     for field in node._fields:
@@ -128,7 +130,7 @@ def child_nodes(node: ast.AST) -> list[ast.AST]:
 
 
 def every_node(node: ast.AST) -> list[ast.AST]:
-    """The node and all nodes inside."""
+    """Return the node and all nodes inside."""
     found = [node]
     for item in found:
         found += child_nodes(item)
@@ -140,10 +142,10 @@ def every_node(node: ast.AST) -> list[ast.AST]:
 
 @dataclass(frozen=True, slots=True)
 class NamesRead:
-    """Names that a code object, with those nested in it, reads.
+    """Names that a code object and its nested code objects read.
 
-    `by_path`: it also reads attributes whose names are not in its text, in a way that tracing does
-    not see. `by_name`: it calls `getattr` or `hasattr`, which tracing sees.
+    `by_path`: it also reads attributes whose names are not in its text, in a way that tracing
+    cannot see. `by_name`: it calls `getattr` or `hasattr`, which tracing sees.
     """
 
     globals: frozenset[str]
@@ -159,7 +161,7 @@ _BY_NAME = frozenset({"getattr", "hasattr"})
 
 
 _VALUE_SHIFT = 1 if sys.version_info >= (3, 12) else 0
-"""Of the argument of LOAD_ATTR: its lowest bit says whether a method is called."""
+"""Shift of LOAD_ATTR's argument: since 3.12 its lowest bit tells if a method is called."""
 _SHIFTS = {
     "LOAD_GLOBAL": 1,
     "LOAD_NAME": 0,
@@ -169,13 +171,15 @@ _SHIFTS = {
     "STORE_GLOBAL": 0,
     "DELETE_GLOBAL": 0,
 }
-"""How many bits of an instruction's argument stand before the number of a name."""
+"""Number of bits of an instruction's argument below the index of the name."""
 _NAMED = {dis.opmap[name]: (name, shift) for name, shift in _SHIFTS.items() if name in dis.opmap}
 
 
 def named_instructions(code: CodeType) -> Iterator[tuple[str, str, int]]:
-    """Operation, name and argument of the instructions that read or store a name that is not a
-    variable of the function. `dis` takes forty times as long, and there are thousands of functions.
+    """Yield operation, name and argument of the instructions that read or store a global or
+    attribute.
+
+    `dis` takes forty times as long, and there are thousands of functions.
     """
     content, extended = code.co_code, 0
     for operation, low in zip(content[::2], content[1::2], strict=True):
@@ -190,12 +194,13 @@ def named_instructions(code: CodeType) -> Iterator[tuple[str, str, int]]:
 
 @cache
 def names_read(code: CodeType) -> NamesRead:
+    """Return the names that a code object and its nested code objects read and store."""
     variables, attributes, values, stored = set[str](), set[str](), set[str](), set[str]()
     for operation, name, argument in named_instructions(code):
         if operation in ("LOAD_GLOBAL", "LOAD_NAME"):
             variables.add(name)
             if operation == "LOAD_NAME" or not argument & 1:
-                values.add(name)  # not called on the spot
+                values.add(name)  # not called immediately
         elif operation in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             stored.add(name)
         else:
@@ -216,9 +221,9 @@ def names_read(code: CodeType) -> NamesRead:
     return NamesRead(*names, by_path, by_name, frozenset(stored))
 
 
-# ---- Which local variables are read later: backward data flow over structured statements.
+# ---- Liveness of local variables: backward data flow over structured statements.
 #
-# Works on lowered code (`jumps`): no break, continue or return is left, except at a function's end.
+# It works on lowered code (`jumps`), where no jump is left except a final `return`.
 
 
 NameSet = frozenset[str]
@@ -228,7 +233,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def loads(node: ast.AST) -> NameSet:
-    """Names read anywhere inside, nested functions included."""
+    """Return the names read anywhere inside, nested functions included."""
     return frozenset(
         item.id
         for item in every_node(node)
@@ -237,7 +242,8 @@ def loads(node: ast.AST) -> NameSet:
 
 
 def stores(nodes: Iterable[ast.AST]) -> NameSet:
-    """Local names bound by statements; nested functions and comprehensions are not entered."""
+    """Return the local names bound by statements; nested functions and comprehensions are not
+    entered."""
     found = set[str]()
     pending = list(nodes)
     while pending:
@@ -254,7 +260,7 @@ def stores(nodes: Iterable[ast.AST]) -> NameSet:
 
 
 def perhaps_stored(statement: ast.stmt) -> NameSet:
-    """Names that `:=` binds in a part of an expression that may not be evaluated."""
+    """Return the names that `:=` binds in a part of an expression that may be skipped."""
     parts: list[ast.AST] = []
     for node in every_node(statement):
         match node:
@@ -284,7 +290,7 @@ def _bound(node: ast.AST) -> set[str]:
 
 
 def captured(nodes: Iterable[ast.AST]) -> NameSet:
-    """Names that nested functions and lambdas read: they may run at any later time."""
+    """Return the names that nested functions and lambdas read: they may run at any later time."""
     found = EMPTY
     for node in nodes:
         for item in every_node(node):
@@ -294,13 +300,16 @@ def captured(nodes: Iterable[ast.AST]) -> NameSet:
 
 
 def live_before(statements: Sequence[ast.stmt], after: NameSet) -> NameSet:
-    """Names that may be read before they are written, from the start of `statements` on."""
+    """Return the names that may be read before they are written, from the start of `statements`
+    on."""
     for statement in reversed(statements):
         after = live_before_one(statement, after)
     return after
 
 
 def live_before_one(statement: ast.stmt, after: NameSet) -> NameSet:
+    """Return the names that may be read before they are written, from the start of
+    `statement` on."""
     match statement:
         case ast.If(test=test, body=body, orelse=orelse):
             return loads(test) | live_before(body, after) | live_before(orelse, after)
@@ -322,7 +331,7 @@ def live_before_one(statement: ast.stmt, after: NameSet) -> NameSet:
 
 
 def surely_stored(statement: ast.stmt) -> NameSet:
-    """Names that have another value behind the statement, whatever happens inside."""
+    """Return the names that certainly have a new value after the statement."""
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         return frozenset({statement.name})
     if isinstance(statement, ast.Assign):
@@ -331,10 +340,10 @@ def surely_stored(statement: ast.stmt) -> NameSet:
 
 
 def unsure(statements: Sequence[ast.stmt], known: NameSet) -> NameSet:
-    """Names that may lack a value where they are read: those first bound inside of a loop or
-    branch, or behind the first statement that reads them.
+    """Return the names that may lack a value where they are read: those first bound inside a
+    loop or branch, or after the first statement that reads them.
 
-    known: names that have one before. Names that the rewriting made are left out.
+    known: names that have a value at the start. Names created by the rewriting are left out.
     """
     found = set[str]()
     bound = set(known)
@@ -355,7 +364,7 @@ def unsure(statements: Sequence[ast.stmt], known: NameSet) -> NameSet:
 
 
 def live_at_head(loop: ast.While | ast.For, after: NameSet) -> NameSet:
-    """Names live where a loop decides whether to go on."""
+    """Return the names live where a loop decides if it continues."""
     match loop:
         case ast.While(test=test):
             head = after | loads(test)
@@ -371,12 +380,12 @@ def live_at_head(loop: ast.While | ast.For, after: NameSet) -> NameSet:
 
 
 def stop_names(loop: ast.For) -> NameSet:
-    """The flags that end a `for` loop early."""
+    """Return the flags that end a `for` loop early."""
     return frozenset(getattr(loop, "stop_flags", ()))
 
 
 def live_in_handlers(statement: ast.Try, final: NameSet) -> NameSet:
-    """Names that the handlers may read, behind which `final` are live."""
+    """Return the names that the handlers may read; `final` are live after them."""
     handlers = EMPTY
     for handler in statement.handlers:
         handlers |= live_before(handler.body, final)

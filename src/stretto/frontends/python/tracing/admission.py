@@ -1,8 +1,9 @@
-"""Which calls cannot be compiled, because of where they are made or of the tensors they are given.
+"""Checks which calls cannot be compiled, because of their context or their tensors.
 
-Transformations of torch (make_fx, vmap, jvp, torch.jit.trace, torch.export) run a function on
-tensors of their own to see every operator. Compiled programs are of no use to them: they get the
-original function.
+Transformations of torch (make_fx, vmap, jvp, torch.jit.trace, torch.export) run a function
+on their own tensors to see every operator. Compiled programs are of no use to them: they
+get the original function. This module also tracks tensors read in grad mode, and changes
+that cannot be undone.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ _transformation = torch._C._functorch.peek_interpreter_stack  # type: ignore[att
 _traced_by_jit: Callable[[], Any] = torch._C._get_tracing_state
 
 PLAIN = frozenset((torch.Tensor, nn.Parameter, nn.Buffer))
-"""Classes of tensors that hold nothing but their data."""
+"""Tensor classes that hold only their data."""
 
 
 def active_transformation() -> str | None:
-    """The active transformation, in words, that has to see the operators of the original function.
-    This is asked on each call and must be quick."""
+    """Describe the active transformation that has to see the operators of the original function;
+    None if there is none. Called on each call, so it must be fast."""
     if _dispatch_modes():
         mode = torch._C._get_dispatch_stack_at(_dispatch_modes() - 1)
         return f"the dispatch mode {type(mode).__name__} is active"
@@ -55,7 +56,7 @@ def active_transformation() -> str | None:
 
 
 def foreign_input(leaves: Iterable[Any]) -> str | None:
-    """A description of an input that is a tensor of another class, or stands for one."""
+    """Describe an input that is a tensor of another class or acts as one; None if there is none."""
     for leaf in leaves:
         kind = type(leaf)
         if kind not in PLAIN and (
@@ -67,7 +68,7 @@ def foreign_input(leaves: Iterable[Any]) -> str | None:
 
 
 def check_inputs(tensors: Sequence[torch.Tensor]) -> None:
-    """Raises CaptureError for tensors that no program can take."""
+    """Raise CaptureError for tensors that no program can take."""
     for tensor in tensors:
         problem = _problem(tensor)
         if problem is not None:
@@ -76,7 +77,7 @@ def check_inputs(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def check_constant(tensor: torch.Tensor, name: str) -> None:
-    """The same for a tensor that a function finds elsewhere, while it is captured."""
+    """Raise Abort for a captured external tensor that no program can use."""
     problem = _problem(tensor)
     if problem is None and _dispatch_of(type(tensor)) is not _dispatch_of(torch.Tensor):
         problem = (f"is a {type(tensor).__name__}", "use plain tensors and parameters")
@@ -109,7 +110,7 @@ def _problem(tensor: torch.Tensor) -> tuple[str, str] | None:
 
 
 def overlaps(tensor: torch.Tensor) -> bool:
-    """Whether several elements may be at one address. False for expanded tensors: torch itself
+    """True if several elements may have one address. False for expanded tensors: torch itself
     refuses to write to them."""
     if any(s == 0 and n > 1 for s, n in zip(tensor.stride(), tensor.shape, strict=True)):
         return False
@@ -122,15 +123,15 @@ def overlaps(tensor: torch.Tensor) -> bool:
     return False
 
 
-# ---- Tensors that a function reads with grad mode on: a program cannot hand gradients to them.
+# ---- Tensors that a function reads with grad mode on: a program computes no gradients for them.
 
 
 class Gradients:
     """The grad mode of one captured call, and the tensors that the function reads with it on.
 
-    mode: the grad mode of the call. tensors: those of outside that may come to require grad, by id.
-    uses_inputs: True if the function switches grad mode on by itself and computes then, or asks a
-    tensor for its gradients, so that its inputs decide also in a call without grad mode.
+    mode: the grad mode of the call. tensors: external ones that may later require grad, by id.
+    uses_inputs: True if the function itself switches grad mode on and computes, or reads a
+    tensor's gradient attributes, so that its inputs matter even in a call without grad mode.
     """
 
     def __init__(self, mode: bool) -> None:
@@ -140,13 +141,14 @@ class Gradients:
         self._inputs: Sequence[torch.Tensor] = ()
 
     def enter(self, inputs: Sequence[torch.Tensor]) -> None:
-        """The call has these inputs. Raises GradientsWanted if one decides that it runs eager."""
+        """Set the inputs of the call. Raises GradientsWanted if one of them makes it run
+        in eager."""
         self._inputs = inputs
         if self.mode:
             self._refuse()
 
     def read(self, tensor: torch.Tensor) -> None:
-        """A tensor of outside is read. Raises GradientsWanted if it requires grad."""
+        """Record a read of an external tensor. Raises GradientsWanted if it requires grad."""
         if not torch.is_grad_enabled():
             return
         if tensor.requires_grad:
@@ -155,8 +157,9 @@ class Gradients:
             self.tensors[id(tensor)] = tensor
 
     def compute(self, operands: Iterable[Any]) -> None:
-        """An operator runs. Raises GradientsWanted with grad mode on, if the function has made an
-        operand that requires grad; or has switched grad mode on, and an input requires grad."""
+        """Check an operator before it runs. Raises GradientsWanted, with grad mode on, if the
+        function created an operand that requires grad, or switched grad mode on while an input
+        requires grad."""
         if not torch.is_grad_enabled():
             return
         self.check_made(operands)
@@ -165,7 +168,7 @@ class Gradients:
             self._refuse()
 
     def check_made(self, value: Any) -> None:
-        """Raises GradientsWanted for a traced tensor that requires grad, or a list with one."""
+        """Raise GradientsWanted for a traced tensor that requires grad, or a list with one."""
         if isinstance(value, list | tuple):
             for item in cast("Iterable[Any]", value):
                 self.check_made(item)
@@ -173,8 +176,8 @@ class Gradients:
             raise GradientsWanted(None)
 
     def ask(self) -> None:
-        """The function asks whether a tensor requires grad. Raises GradientsWanted if an input
-        does."""
+        """Record that the function checks if a tensor requires grad. Raises GradientsWanted if an
+        input does."""
         self.uses_inputs = True
         self._refuse()
 
@@ -184,14 +187,13 @@ class Gradients:
                 raise GradientsWanted(tensor)
 
 
-# ---- Changes that cannot be taken back: those of objects whose state Python code cannot read and
-# set.
+# ---- Changes that cannot be undone: those of objects whose state Python code cannot read and set.
 #
-# Arms of branches, bodies of loops and recursive calls are traced by running them, from a
-# snapshot of the state that is restored afterwards. A change of an object that no snapshot holds,
-# as a file in memory, would have happened although its arm is not taken, or once instead of in
-# each round. So going back behind such a change is an error, unless the object was made after the
-# snapshot: then nobody sees it any more.
+# Arms of branches, bodies of loops and recursive calls are traced by running them, from a snapshot
+# of the state that is restored afterwards. A change of an object that no snapshot holds, such as a
+# file in memory, would persist although its arm is not taken, or happen once instead of in each
+# iteration. Restoring the state from before such a change is therefore an error, unless the object
+# was created after the snapshot: then it is no longer reachable.
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,22 +212,22 @@ class _Birth:
 
 @dataclass(slots=True)
 class LastingChanges:
-    """The changes of one capture, in order. `time` counts them, and the objects made."""
+    """The changes of one capture, in order. `time` counts changes and created objects."""
 
     time: int = 0
     changes: list[_Change] = field(default_factory=list[_Change])
     boxes: list[tuple[Any, int]] = field(default_factory=list[tuple[Any, int]])
     births: dict[int, _Birth] = field(default_factory=dict[int, "_Birth"])
-    """The objects that were made while capturing, by id."""
+    """The objects that were created during the capture, by id."""
 
     def note_made(self, value: object, sources: Sequence[object]) -> None:
-        """Notes that `value` is new, and may refer to `sources`."""
+        """Record that `value` is new and may refer to `sources`."""
         if id(value) not in self.births and not any(value is source for source in sources):
             self.time += 1
             self.births[id(value)] = _Birth(value, self.time, tuple(sources))
 
     def origins(self, value: object) -> list[object]:
-        """The object, and those that it may refer to."""
+        """Return the object and the objects that it may refer to."""
         found, pending = dict[int, object](), [value]
         while pending:
             item = pending.pop()
@@ -236,17 +238,17 @@ class LastingChanges:
         return list(found.values())
 
     def note_change(self, target: object, stop: Abort) -> None:
-        """Notes that `target` is changed. stop: the error where that has to be taken back."""
+        """Record that `target` is changed. stop: the error to raise if that has to be undone."""
         self.time += 1
         self.changes.append(_Change(target, self.time, stop))
 
     def note_box(self, box: object) -> None:
-        """Notes that a box of the state is changed that the capture may not follow yet."""
+        """Record a change of a box that the capture may not track yet."""
         self.time += 1
         self.boxes.append((box, self.time))
 
     def unfollowed(self, since: int, held: Mapping[int, object]) -> list[Any]:
-        """The boxes that were changed after a time, and that a snapshot does not hold."""
+        """Return the boxes changed after the time `since` that a snapshot does not hold."""
         found = list[Any]()
         for box, time in reversed(self.boxes):
             if time <= since:
@@ -256,12 +258,13 @@ class LastingChanges:
         return found
 
     def was_made(self, value: object, since: int = 0) -> bool:
-        """True for an object that was made while capturing, after the time `since`."""
+        """True for an object that was created during the capture, after the time `since`."""
         birth = self.births.get(id(value))
         return birth is not None and birth.time > since
 
     def check(self, since: int) -> None:
-        """Fails where the state is restored that was at a time before a change."""
+        """Raise the error of the latest change after the time `since` to an object that existed
+        then, as restoring the state of that time would have to undo it."""
         for change in reversed(self.changes):
             if change.time <= since:
                 return

@@ -1,11 +1,11 @@
-"""The one way to what a tensor holds while a function is captured.
+"""Reading what a tensor contains while a function is captured; all such reads happen here.
 
-Python code asks for it by `item`, `tolist`, `numpy` and the like. A tensor of outside that the
-program does not write is read as it is, and guards check from then on that it still holds that. One
-that the program writes is *updated*: it is a traced tensor from the start of the capture, so that
-each read is one of its state at that point of the program. Where Python cannot continue without a
-number, or needs an array, what a tensor holds at that point is evaluated, if it follows from
-tensors of outside alone. All else is an error.
+Python code reads contents by `item`, `tolist`, `numpy` and the like. An external tensor
+that the program does not write is read directly, and guards check at later calls that it is
+unchanged. An external tensor that the program writes is *updated*: it is traced from the
+start of the capture, so that each read sees its state at that point of the program. If
+Python cannot continue without a number, or needs an array, the contents at that point are
+evaluated if they follow from external tensors alone. Everything else is an error.
 """
 
 from __future__ import annotations
@@ -27,59 +27,59 @@ from stretto.ops.effects import is_draw
 from stretto.ops.infer import named_arguments, resolve
 from stretto.ops.properties import is_random, properties
 
-# ---- Evaluates traced tensors that depend on no input, such as `torch.arange(8)[3]`.
+# ---- Evaluation of traced tensors that depend on no input, such as `torch.arange(8)[3]`.
 #
-# This is done where Python cannot continue without a number, and for the condition of an `if`, so
-# that an arm which is never taken is not captured. A loop over such a tensor is part of the program
+# This happens where Python cannot continue without a number, and for the condition of an `if`, so
+# that an arm that is never taken is not captured. A loop over such a tensor is part of the program
 # like any other.
 #
-# A tensor of symbolic size is known where all its elements along the symbolic dims are the same, as
+# A tensor of symbolic size is known if all its elements along the symbolic dims are equal, like
 # those of `torch.ones(n)`: it is evaluated with size 1 there.
 #
-# Where only the value itself helps, as for a NumPy array, tensors of outside are read, too: the
-# program is then right as long as these hold what they held (`contents`).
+# Where only the value itself helps, as for a NumPy array, external tensors are read too: the
+# program is then valid while their contents are unchanged.
 
 
 MOST_OPS = 256
 _MOST_READING_OPS = 1 << 14
-"""The same where tensors of outside are read."""
+"""The same limit if external tensors are read."""
 MOST_ELEMENTS = 1 << 20
 
 _PRODUCTS = frozenset({"aten.mul.Tensor", "aten.bitwise_and.Tensor", "aten.logical_and.default"})
-"""Of bools and ints these are zero where one operand is, whatever the other one is."""
+"""On bools and ints these are zero if one operand is zero, whatever the other is."""
 
 
 _FULL = "aten.full.default"
 _QUANTIFIERS = {"aten.all.default": True, "aten.any.default": False}
-"""What each of these is of no elements, and so also of any number of elements that are this."""
+"""The result of each for no elements, and so for any number of elements that have this value."""
 
 
 OPERATOR_ERRORS = (RuntimeError, IndexError, ValueError, TypeError, ArithmeticError)
-"""What operators raise that refuse their arguments."""
+"""Errors that operators raise for bad arguments."""
 
 
 class Unknown(Exception):
-    """The value is not known: what it depends on is not there, or is too much."""
+    """The value is not known: its operands are not available, or it would take too much work."""
 
 
 def literal(op: LiteralOp) -> torch.Tensor:
-    """The tensor without dims that a literal is."""
+    """Return the 0-dim tensor of a literal."""
     return torch.tensor(op.value, dtype=op.results[0].tensor.dtype.torch)
 
 
 class Evaluation(ABC):
-    """Runs operators on tensors that are known."""
+    """Runs operators on known tensors."""
 
     @abstractmethod
     def value(self, value: Value) -> torch.Tensor:
-        """What an operand is. Raises Unknown."""
+        """Return the tensor of an operand. Raises Unknown."""
 
     @abstractmethod
     def size(self, size: Size) -> int:
-        """What a symbolic size among the arguments is. Raises Unknown."""
+        """Return the value of a symbolic size among the arguments. Raises Unknown."""
 
     def results(self, op: TensorOp) -> tuple[torch.Tensor, ...]:
-        """The results of an operator."""
+        """Return the results of an operator."""
         pairs = named_arguments(op.target, op.args, op.kwargs)
         items = [self.argument(item, is_tensor=parameter.is_tensor) for parameter, item in pairs]
         count = len(op.args)
@@ -88,7 +88,7 @@ class Evaluation(ABC):
         return (result,) if isinstance(result, torch.Tensor) else tuple(result)
 
     def argument(self, item: Any, *, is_tensor: bool) -> Any:
-        """An argument of an operator, with what is known in it."""
+        """Return an argument of an operator with its values and sizes replaced by known ones."""
         if isinstance(item, Value):
             found = self.value(item)
             return found if is_tensor else found.item()
@@ -100,13 +100,13 @@ class Evaluation(ABC):
 
 
 def evaluated(value: Value, most_ops: int = MOST_OPS) -> torch.Tensor | None:
-    """What the value is in every run of the program; None where that is not known."""
+    """Return the value's contents if they are the same in every run of the program; else None."""
     return _found(_OfAnyCall(tracer(), most_ops), value)
 
 
 def evaluated_by_reading(value: Value) -> torch.Tensor | None:
-    """What the value is as long as the tensors of outside that it follows from hold what they held
-    when the program was captured, which guards then check; None where it follows from others."""
+    """Return the value's contents if they follow from external tensors only; else None. Guards
+    then check that these tensors are unchanged since the capture."""
     if not value.tensor.is_static:
         return None
     state, evaluation = tracer(), _OfOutside(tracer(), _MOST_READING_OPS)
@@ -123,12 +123,12 @@ def _found(evaluation: _OfAnyCall, value: Value) -> torch.Tensor | None:
     except Unknown:
         return None
     except OPERATOR_ERRORS:
-        return None  # an operator that fails: it does so in the program, when it is reached
+        return None  # the operator fails when the program reaches it
 
 
 class _OfAnyCall(Evaluation):
-    """Runs the operators that a value is made by, each once; none that depends on an input, a
-    weight, a loop, or on too much."""
+    """Runs the operators that produce a value, each once. Raises Unknown if it depends on an
+    input, a weight or a loop, or needs too many operators."""
 
     def __init__(self, state: Tracer, most_ops: int) -> None:
         self.state = state
@@ -176,7 +176,8 @@ class _OfAnyCall(Evaluation):
     def _check_same(
         self, op: TensorOp, results: tuple[torch.Tensor, ...], shapes: list[list[int]]
     ) -> None:
-        """Raises Unknown if the results along symbolic dims are not those of one element."""
+        """Raise Unknown if the results differ along symbolic dims, so that those for size 1 do not
+        hold."""
         is_known = properties(op.target).elementwise or (
             op.target in _QUANTIFIERS and bool(results[0]) is _QUANTIFIERS[op.target]
         )
@@ -184,7 +185,7 @@ class _OfAnyCall(Evaluation):
             raise Unknown
 
     def _is_zero(self, op: TensorOp) -> bool:
-        """Whether a product is zero since one operand is."""
+        """True if a product is zero because one operand is."""
         if any(of.dtype.is_float for of in _types(op)):
             return False  # zero times infinity is not zero
         return any(self._is_known_zero(item) for item in op.args if isinstance(item, Value))
@@ -197,8 +198,8 @@ class _OfAnyCall(Evaluation):
 
 
 class _OfOutside(_OfAnyCall):
-    """The same with the tensors of outside that a value follows from; `read` are those that may
-    change from call to call."""
+    """Also reads the external tensors that a value follows from; `read` has those that may change
+    between calls."""
 
     def __init__(self, state: Tracer, most_ops: int) -> None:
         super().__init__(state, most_ops)
@@ -224,7 +225,7 @@ def _types(op: Op) -> list[TensorType]:
 
 
 def _shape(type: TensorType) -> list[int]:
-    """The shape with which a tensor is evaluated."""
+    """Return the shape for evaluation: symbolic dims are 1. Raises Unknown if it is too large."""
     shape = [dim if isinstance(dim, int) else 1 for dim in type.shape]
     if math.prod(shape) > MOST_ELEMENTS:
         raise Unknown
@@ -237,8 +238,8 @@ def _is_static(op: Op) -> bool:
 
 
 def content(tensor: torch.Tensor, kind: str) -> torch.Tensor:
-    """A tensor with what `tensor` holds at this point of the program. kind: what Python needs, for
-    the error where it is not known."""
+    """Return a tensor with the contents of `tensor` at this point of the program. kind: the type
+    that Python needs, for the error if the contents are unknown."""
     found = known_content(tensor)
     if found is None:
         raise abort(
@@ -250,7 +251,8 @@ def content(tensor: torch.Tensor, kind: str) -> torch.Tensor:
 
 
 def known_content(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The same; None where inputs or the run decide it. It must not be changed."""
+    """Return the contents of `tensor`, which must not be changed; None if inputs or the run decide
+    them."""
     state = tracer()
     if not isinstance(tensor, TracedTensor):
         tensor = readable(tensor)
@@ -260,8 +262,8 @@ def known_content(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def readable(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of outside itself where native code may read it, which guards then watch; a traced
-    one where the program has its state."""
+    """Return an external tensor itself if native code may read it, with guards on it; or the
+    traced one if the program tracks its state."""
     state = tracer()
     if _is_followed(state, tensor):
         return state.promote(tensor)
@@ -270,7 +272,7 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_followed(state: Tracer, tensor: torch.Tensor) -> bool:
-    """True if the program has the state of a tensor of outside. Raises Replan where it should have
+    """True if the program tracks the state of an external tensor. Raises Replan if it should have
     been traced from the start."""
     if id(tensor) in state.inputs or id(tensor) in state.updated:
         return True
@@ -282,7 +284,7 @@ def _is_followed(state: Tracer, tensor: torch.Tensor) -> bool:
 
 
 def newly_updated(state: Tracer) -> dict[int, torch.Tensor]:
-    """The tensors that were read as they were found, and are written by the program."""
+    """Return the tensors, by id, that were read directly but are written by the program."""
     return {
         key: tensor
         for key, tensor in state.read_as_found.items()
@@ -290,14 +292,14 @@ def newly_updated(state: Tracer) -> dict[int, torch.Tensor]:
     }
 
 
-# ---- What a traced value is in the very call that is being captured, found by running its
-# operators.
+# ---- The contents of a traced value in the captured call, found by running its operators.
 #
-# A program must not depend on it, unless it checks in each run that it is so.
+# A program must not rely on them unless it checks them in each run.
 
 
 def in_this_call(value: Value) -> torch.Tensor | None:
-    """The value for the arguments of this call; None where it is not known outside of the run."""
+    """Return the value for the arguments of the captured call; None if it cannot be computed
+    outside of the program."""
     state = tracer()
     block = state.regions[0].scope.block
     if any(is_draw(op) for op in block.walk()):
@@ -309,11 +311,11 @@ def in_this_call(value: Value) -> torch.Tensor | None:
     except Unknown:
         return None
     except OPERATOR_ERRORS:
-        return None  # an operator that fails: it does so in the program, when it is reached
+        return None  # the operator fails when the program reaches it
 
 
 class _OfThisCall(Evaluation):
-    """Runs the operators on the arguments of this call."""
+    """Runs operators on the arguments of the captured call."""
 
     def __init__(self, state: Tracer, made_by: dict[Value, Op]) -> None:
         self.state, self.made_by = state, made_by
@@ -322,7 +324,8 @@ class _OfThisCall(Evaluation):
         self.known |= {value: state.constant_tensors[key] for key, value in keys}
 
     def after_operands(self, value: Value) -> torch.Tensor:
-        """The value, after those that it is made of: without recursion, since chains are long."""
+        """Return the value after computing its operands, without recursion, since chains
+        are long."""
         pending = [value]
         while pending:
             op = self._op(pending[-1])

@@ -1,9 +1,9 @@
-"""Makes fake tensors quickly: torch's own mode is asked only once per kind of call.
+"""Fast creation of fake tensors: torch's own mode runs only once per kind of call.
 
-A fake tensor has a shape, strides, a dtype and a device, and no data. torch takes about half a
-millisecond to make one from a real tensor, and a tenth of that to run an operator on some. A
-capture does both for each parameter and each operator of a model, and the layers of a model mostly
-repeat each other.
+A fake tensor has a shape, strides, a dtype and a device, but no data. torch takes about
+half a millisecond to make one from a real tensor, and a tenth of that to run an operator on
+some. A capture does both for each parameter and each operator of a model, and the layers of
+a model mostly repeat each other.
 """
 
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false
@@ -22,16 +22,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
 FakeLayout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device, int, int | None]
-"""Shape, strides, dtype, device, the first element and the elements of the memory; None if it has
-as many as the tensor."""
+"""Shape, strides, dtype, device, storage offset, and number of elements of the memory; None if the
+memory has as many as the tensor."""
 
 _MOST = 1 << 14
-"""The most results that are remembered at a time."""
+"""Maximum number of results remembered at a time."""
 
 Results = dict[Any, Any]
-"""Results of operators, by operator and arguments; for tensors, their layouts."""
+"""Results of operators, by operator and arguments; tensors are stored as layouts."""
 _results: Results = {}
-"""Those of sizes that are numbers, of all captures."""
+"""Results for sizes that are numbers, shared by all captures."""
 
 _NOTHING = nullcontext()
 
@@ -39,12 +39,13 @@ _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.la
 
 
 def without_modes() -> AbstractContextManager[object]:
-    """A context in which no dispatcher mode sees the operators. There seldom is such a mode."""
+    """Context in which no dispatch mode sees the operators. Such a mode is rarely active."""
     return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else _NOTHING
 
 
 def mapped(function: Callable[[Any], Any], item: Any) -> Any:
-    """`item`, an argument or result of an operator, with `function` applied to its leaves."""
+    """Return `item`, an argument or result of an operator, with `function` applied to its
+    leaves."""
     if type(item) is tuple:
         return tuple([mapped(function, part) for part in item])
     if type(item) is list:
@@ -55,7 +56,7 @@ def mapped(function: Callable[[Any], Any], item: Any) -> Any:
 
 
 def tensors_of(item: Any) -> list[torch.Tensor]:
-    """The tensors among the arguments of an operator."""
+    """Return the tensors among the arguments of an operator."""
     if isinstance(item, torch.Tensor):
         return [item]
     if isinstance(item, dict):
@@ -66,6 +67,7 @@ def tensors_of(item: Any) -> list[torch.Tensor]:
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a contiguous tensor."""
     return tuple(
         [math.prod(max(1, size) for size in shape[at:]) for at in range(1, len(shape) + 1)]
     )
@@ -80,7 +82,7 @@ def fake_of_layout(
     start: int = 0,
     elements: int | None = None,
 ) -> torch.Tensor:
-    """A fake tensor with memory of its own, of `elements`; None for as many as it needs."""
+    """Return a fake tensor with its own memory of `elements`; None for as many as it needs."""
     with without_modes():
         if elements is None:
             meta = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
@@ -91,7 +93,7 @@ def fake_of_layout(
 
 
 def fake_like(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
-    """A fake tensor like a real one."""
+    """Return a fake tensor like a real one."""
     with without_modes():
         plain = tensor.detach()
         if type(plain) is torch.Tensor and plain.layout is torch.strided:
@@ -103,8 +105,8 @@ def fake_like(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
 def fake_with_sizes(
     mode: FakeTensorMode, tensor: torch.Tensor, shape: Sequence[Any]
 ) -> torch.Tensor:
-    """A fake tensor like a real one, with sizes of which some are symbolic. Its dims lie in memory
-    in the same order; what lies between them is left out, as programs take dense inputs."""
+    """Return a fake tensor like a real one, with a shape that may contain symbolic sizes. Its dims
+    keep their order in memory; gaps between them are left out, as programs take dense inputs."""
     strides: list[Any] = [1] * len(shape)
     step: Any = 1
     for dim in dims_by_stride(tensor):
@@ -115,8 +117,8 @@ def fake_with_sizes(
 
 
 def dims_by_stride(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The dims from the innermost to the outermost in memory; those of a contiguous tensor from the
-    last to the first."""
+    """Return the dims from the innermost to the outermost in memory; from last to first if
+    contiguous."""
     backwards = range(tensor.dim() - 1, -1, -1)
     if tensor.is_contiguous():
         return tuple(backwards)
@@ -127,12 +129,13 @@ def dims_by_stride(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 class _Unhashable(Exception):
-    """An argument that no result is remembered for."""
+    """An argument for which no result can be remembered."""
 
 
 def call_key(func: Any, args: Any, kwargs: Any, facts: Any = None) -> Any:
-    """The key of a call: all that the result of the operator depends on; None where that is not
-    known. facts: what is known of symbolic sizes; None where no call with these has a key."""
+    """Return the key of a call, everything that the operator's result depends on; None if that is
+    not known. facts: the knowledge about symbolic sizes; None if calls with such sizes have no
+    key."""
     if func.namespace != "aten" or func._schema.is_mutable:
         return None
     symbols = set[Any]()
@@ -148,7 +151,7 @@ def call_key(func: Any, args: Any, kwargs: Any, facts: Any = None) -> Any:
 
 
 def _key(item: Any, symbols: set[Any]) -> Any:
-    """symbols: gets those of the sizes."""
+    """Return the key of an argument; adds the symbols of its sizes to `symbols`."""
     if isinstance(item, torch.Tensor):
         if item.layout is not torch.strided:
             raise _Unhashable
@@ -174,8 +177,8 @@ def _size_key(size: Any, symbols: set[Any]) -> Any:
 
 
 def known_result(mode: FakeTensorMode, key: Any, sized: Results = _results) -> Any:
-    """New fake tensors like the results of an earlier call with this key, or None. sized: results
-    of symbolic sizes, of this capture."""
+    """Return new fake tensors like the results of an earlier call with this key, or None. sized:
+    results for symbolic sizes, in this capture."""
     found = (_results if key[-1] is None else sized).get(key)
     if found is None:
         return None
@@ -192,7 +195,7 @@ class _Layout:
 
 
 def remember(key: Any, outputs: Any, sized: Results = _results) -> None:
-    """Remember the results of a call, where these are tensors."""
+    """Store the results of a call if they are plain tensors or None."""
     symbols = frozenset[Any]() if key[-1] is None else key[-1][1]
     for item in outputs if type(outputs) in (list, tuple) else (outputs,):
         is_plain = isinstance(item, FakeTensor) and item.layout is torch.strided
@@ -221,5 +224,5 @@ def _layout(item: torch.Tensor) -> FakeLayout:
 
 
 def _sized_layout(item: torch.Tensor) -> FakeLayout:
-    """The same of a tensor of symbolic sizes that fills its memory."""
+    """Return the layout of a tensor of symbolic sizes that fills its memory."""
     return tuple(item.shape), tuple(item.stride()), item.dtype, item.device, 0, None

@@ -14,7 +14,7 @@ from stretto.ops.properties import eager_errors
 
 
 class _Undefined:
-    """Stands for a variable without a value; compared by identity."""
+    """The value of a variable that has none; compared by identity."""
 
     def __repr__(self) -> str:
         return "undefined"
@@ -24,7 +24,7 @@ UNDEFINED: Any = _Undefined()
 
 
 class Maybe(NamedTuple):
-    """A variable that has a value only where `bound`, a bool or a traced one, holds."""
+    """A variable that has a value only if `bound`, a Python or traced bool, holds."""
 
     value: Any
     bound: Any
@@ -32,7 +32,7 @@ class Maybe(NamedTuple):
 
     @staticmethod
     def of(value: Any, name: str) -> Maybe:
-        """The same variable in this form."""
+        """Return the variable as a Maybe."""
         if isinstance(value, Maybe):
             return value
         return Maybe(value, value is not UNDEFINED, name)
@@ -47,7 +47,7 @@ class CallFrame:
 
     @staticmethod
     def of(name: str, probe: Callable[[], object]) -> CallFrame:
-        """The frame whose variables `probe`, a lambda, refers to."""
+        """Return the frame of the variables that `probe`, a lambda, refers to."""
         names = probe.__code__.co_freevars
         cells = probe.__closure__ or ()
         return CallFrame(name, dict(zip(names, cells, strict=True)))
@@ -75,16 +75,16 @@ def write_cell(cell: CellType, value: Any) -> None:
 
 
 def is_internal(name: str) -> bool:
-    """Whether a variable was made by the rewriting (flags, return values)."""
+    """True if a variable was created by the rewriting (flags, return values)."""
     return name.startswith("__stretto")
 
 
-# ---- The user's `try` blocks that are open, and what their handlers catch.
+# ---- The user's open `try` blocks, and what their handlers catch.
 #
-# A compiled program cannot run a handler in its midst. So whatever may raise depending on the run
-# is refused where a handler would catch it and go on. Where a handler raises in any case, so does
-# the call: a run that comes to the exception starts again in Python, which raises that of the
-# handler.
+# A compiled program cannot run an exception handler. An op that may raise at run time is therefore
+# refused if a handler would catch the exception and continue. If the handler always raises, the
+# call fails in any case: a run that reaches the exception is repeated in Python, which raises the
+# handler's exception.
 
 
 ErrorClasses = tuple[type[BaseException], ...]
@@ -94,8 +94,9 @@ ErrorClasses = tuple[type[BaseException], ...]
 class Tries:
     """The classes that the handlers of each open `try` catch, the innermost one last.
 
-    handled: by those that may go on. replaced: by those that raise in any case. replaces: something
-    in the program may raise what these catch. notes: an exception was noted, and not raised.
+    handled: by handlers that may continue. replaced: by handlers that always raise. replaces:
+    True if something in the program may raise a class in `replaced`. notes: True if an
+    exception was recorded instead of raised.
     """
 
     handled: list[ErrorClasses] = field(default_factory=list[ErrorClasses])
@@ -104,21 +105,22 @@ class Tries:
     notes: bool = False
 
     def catch(self, error: type[BaseException]) -> bool:
+        """Return True if a handler that may continue catches `error`."""
         return any(issubclass(error, classes) for classes in self.handled)
 
     def takes_next(self) -> bool:
-        """Returns True if code around this asks an iterator for its next item, and may handle that
-        there is none, as a loop of Python does."""
+        """Return True if the surrounding code requests an iterator's next item and may handle its
+        end, as a Python loop does."""
         return (StopIteration,) in self.handled
 
     def refuse(self, error: type[BaseException]) -> None:
-        """Stop capturing where a handler would catch `error`."""
+        """Raise Abort if a handler would catch `error` and continue."""
         if self.catch(error):
             raise caught(error)
         self.replaces |= any(issubclass(error, classes) for classes in self.replaced)
 
     def refuse_caught_by(self, op: Op) -> None:
-        """Does the same for all that the op may raise."""
+        """Do the same for every error that the op may raise."""
         if not any(self.handled) and not any(self.replaced):
             return
         if isinstance(op, TensorOp):
@@ -130,6 +132,7 @@ class Tries:
 
 
 def caught(error: type[BaseException]) -> Abort:
+    """Return the signal for an exception that depends on the run and that a handler would catch."""
     return abort(
         f"whether {error.__name__} is raised here depends on a tensor, and a try around it "
         "catches that, or a with or loop may",

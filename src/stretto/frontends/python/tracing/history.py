@@ -1,4 +1,4 @@
-"""What earlier calls and unfinished tries of a capture have found out, for the next try."""
+"""Knowledge from earlier calls and unfinished attempts of a capture, for the next attempt."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from stretto.errors import SourceLocation
 from stretto.frontends.python.tracing.signals import fail
 
-# ---- What is known of the sizes of other calls while one call is captured.
+# ---- Sizes of other calls, known while one call is captured.
 #
 # A condition on sizes that all calls seen so far answer alike becomes a guard. One that they
-# answer differently may become a branch of the program (`control/branches.py`). Then each
-# arm is traced for the calls that take it: one of them stands for all. An arm in which torch
-# decides anything by its sizes cannot be one: a guard would hold for the calls that take the arm
-# only.
+# answer differently may become a branch of the program (`control/branches.py`). Then each arm is
+# traced for the calls that take it, with one of them as their representative. If torch decides
+# anything by sizes inside an arm, the condition cannot be a branch: a guard would hold only for the
+# calls that take the arm.
 
 
 # pyright: reportUnknownMemberType=false, reportPrivateUsage=false
@@ -31,31 +31,31 @@ from stretto.frontends.python.tracing.signals import fail
 LocatedGuard = tuple[Any, SourceLocation | None]
 
 _MOST_SEEN = 8
-"""How many calls are remembered, the latest ones."""
+"""Maximum number of calls remembered: the latest ones."""
 _MOST_BRANCHES = 16
-"""How many branches on sizes a program has at most: each one may double what has to be traced."""
+"""Maximum number of branches on sizes in a program: each may double the work of tracing."""
 
 
 @dataclass(slots=True, eq=False)
 class SeenSizes:
-    """The sizes of the calls of a family, by where they are read, and the conditions on sizes that
-    have to be guards, with the reason, by the line that asks."""
+    """The sizes of the calls of a family, by their sources, and the lines whose conditions on
+    sizes must be guards, with the reason."""
 
     calls: list[Mapping[Any, int]] = field(default_factory=list[Mapping[Any, int]])
     guards: dict[SourceLocation, str] = field(default_factory=dict[SourceLocation, str])
     branches: set[SourceLocation] = field(default_factory=set[SourceLocation])
-    """Those that the last capture has made branches of the program."""
+    """Lines that the last capture turned into branches of the program."""
 
     def add(self, call: Mapping[Any, int]) -> None:
-        """Remembers a call; the last one is the one that is captured."""
+        """Record a call; the last one added is the one that is captured."""
         if call in self.calls:
             self.calls.remove(call)
         self.calls.append(call)
         del self.calls[:-_MOST_SEEN]
 
     def keep_guards(self, reason: str, places: Iterable[SourceLocation] = ()) -> bool:
-        """Lets these lines ask for guards from now on, or else all that are branches. Returns
-        whether there are any, so that another capture may succeed."""
+        """Make the conditions at these lines guards from now on, or all current branches if there
+        are none. Return True if this changes any line, so that another capture may succeed."""
         found = set(places) - self.guards.keys() or set(self.branches)
         self.guards |= dict.fromkeys(found, reason)
         self.branches -= found
@@ -63,21 +63,21 @@ class SeenSizes:
 
 
 class SeenCalls:
-    """The calls that the program of one capture may be for. Call 0 is the one that is captured."""
+    """The calls that the program of one capture may serve. Call 0 is the captured one."""
 
     def __init__(self, env: ShapeEnv, seen: SeenSizes, calls: Sequence[Mapping[int, int]]) -> None:
-        """calls: for each, the sizes by the number of their symbol."""
+        """calls: the sizes of each call, by symbol number."""
         self.env, self.seen = env, seen
         self.calls = calls
         self.symbols: dict[int, Any] = {}
         self.left = set(range(len(calls)))
-        """Those that all guards so far allow."""
+        """Calls that all guards so far allow."""
         self.here = frozenset(self.left)
-        """Those that take the arm which is traced now."""
+        """Calls that take the arm being traced."""
         self.path: Any = sympy.true
-        """What sizes have to be like for that arm."""
+        """Condition on sizes under which that arm runs."""
         self.stands = 0
-        """The call whose sizes torch decides by."""
+        """The representative: the call whose sizes torch uses as hints."""
         self.has_moved = False
         self.is_trial = self.was_asked = False
         self.branches: list[LocatedGuard] = []
@@ -92,13 +92,13 @@ class SeenCalls:
         return self.path is sympy.true and not self.is_trial
 
     def enter(self, number: int, expression: Any) -> None:
-        """A symbol has been made."""
+        """Register the sympy symbol of a new symbol number."""
         self.symbols[number] = expression
         self._values.clear()
 
     def answer(self, call: int, expression: Any) -> Any:
-        """What the expression is in a call; None where it is not known, as of a size that data
-        decide."""
+        """Return the value of an expression in a call; None if unknown, as for a data-dependent
+        size."""
         if call not in self._values:
             sizes = self.calls[call]
             self._values[call] = {
@@ -111,19 +111,19 @@ class SeenCalls:
         return found if found.is_number or found in (sympy.true, sympy.false) else None
 
     def branch_on(self, condition: Any, place: SourceLocation) -> None:
-        """Notes that a condition is a branch of the program."""
+        """Record that a condition is a branch of the program."""
         self.seen.branches.add(place)
         self.branches.append((condition, place))
 
     def divides(self, condition: Any) -> bool:
-        """Whether the calls that come here answer a condition differently."""
+        """True if the calls that reach this point answer a condition differently."""
         if len(self.calls) < 2:
             return False
         answers = {self.answer(call, condition) for call in self.here & self.left}
         return {sympy.true, sympy.false} <= answers
 
     def why_guard(self, place: SourceLocation) -> str | None:
-        """Why a condition at this line has to be a guard; None where it may be a branch."""
+        """Return why a condition at this line must be a guard; None if it may be a branch."""
         if place in self.open:
             return "each of its arms comes to it again, and there would be ever more of them"
         if len(self.seen.branches) >= _MOST_BRANCHES and place not in self.seen.branches:
@@ -132,8 +132,8 @@ class SeenCalls:
 
     @contextmanager
     def branching(self, place: SourceLocation) -> Generator[None]:
-        """Around both arms of a branch. An error that leaves them is the fault of the innermost
-        one."""
+        """Context for tracing both arms of a branch. An error that leaves it is blamed on the
+        innermost branch."""
         self.open.append(place)
         try:
             yield
@@ -144,13 +144,14 @@ class SeenCalls:
             self.open.pop()
 
     def keep_guards(self, reason: str) -> bool:
-        """After a capture that failed: what of it are guards in the next one."""
+        """After a failed capture, turn branches into guards for the next one. Return True if any
+        changed."""
         return self.seen.keep_guards(reason, () if self.blamed is None else (self.blamed,))
 
     @contextmanager
     def under(self, condition: Any) -> Generator[bool]:
-        """What is traced inside runs only for sizes of which `condition` holds. Gives whether such
-        a call was seen."""
+        """Context for code that runs only for sizes where `condition` holds. Yields True if such a
+        call was seen."""
         before = self.here, self.path, self.stands
         here = self.here & self.left
         self.here = frozenset(c for c in here if self.answer(c, condition) is sympy.true)
@@ -164,7 +165,7 @@ class SeenCalls:
             self._stand_for(stands)
 
     def _stand_for(self, call: int) -> None:
-        """Lets torch decide by the sizes of another call."""
+        """Let torch use the sizes of another call as hints."""
         if call != self.stands:
             self.stands, self.has_moved = call, True
             for number, symbol in self.symbols.items():
@@ -173,14 +174,15 @@ class SeenCalls:
         forget_answers()
 
     def learn(self, guard: Any) -> None:
-        """Notes which calls a guard excludes."""
+        """Drop the calls that a guard excludes."""
         excluded = {call for call in self.left if self.answer(call, guard) is sympy.false}
         self.left -= excluded
 
     def ask(self, guard: Any) -> bool:
-        """Takes a guard that is asked for. Returns False outside of all arms, where it is one of
-        the program. In an arm nothing may be asked but what the arm is about: a guard would hold
-        for some calls only, and torch would rely on what it does not learn."""
+        """Process a guard that torch asks for. Return False outside of all arms, where it is a
+        guard of the program. Inside an arm, only the arm's own condition may be asked: a guard
+        would hold for some calls only, so ShapeEnv must not learn it. Raises Abort for any
+        other guard in an arm, except in a trial."""
         if self.path is sympy.true:
             self.learn(guard)
             return False
@@ -189,14 +191,15 @@ class SeenCalls:
             self.was_asked |= not is_known
         elif not is_known:
             fail(
-                f"in an arm of a branch on sizes it matters whether {guard}",
+                f"an arm of a branch on sizes depends on another condition on sizes: {guard}",
                 "decide it outside of the branch",
             )
         return True
 
     @contextmanager
     def trial(self) -> Generator[Callable[[], bool]]:
-        """Around what is traced to see whether it asks anything of sizes."""
+        """Context for tracing that tests if anything is asked of sizes; yields a function that
+        returns the answer."""
         before = self.is_trial, self.was_asked
         self.is_trial, self.was_asked = True, False
         try:
@@ -205,7 +208,7 @@ class SeenCalls:
             self.is_trial, self.was_asked = before
 
     def hint(self, node: Any) -> Any:
-        """The value of a size in the call that torch decides by."""
+        """Return the value of a size in the representative call."""
         known = node._hint
         if known is None or not self.has_moved:
             return known
@@ -214,7 +217,7 @@ class SeenCalls:
 
 
 def forget_answers() -> None:
-    """torch remembers what it answered, with or without a guard."""
+    """Clear torch's cache of answers, which holds answers with and without guards."""
     asked: Any = getattr(ShapeEnv, "_inner_evaluate_expr", ShapeEnv.evaluate_expr)
     asked.cache_clear()
 
@@ -224,7 +227,7 @@ _SEEN = "stretto_seen"
 
 @contextmanager
 def standing_in(calls: SeenCalls) -> Generator[None]:
-    """Lets sizes have the values of the call that stands for the others."""
+    """Context in which sizes have the values of the representative call as hints."""
     if len(calls.calls) < 2:
         yield
         return
@@ -239,7 +242,7 @@ def standing_in(calls: SeenCalls) -> Generator[None]:
 
 
 def _hint_of_calls(plain: Any) -> Any:
-    """The `hint` of a node; that of another capture's is as torch has it."""
+    """Return a `hint` property getter that is unchanged for nodes of other captures."""
 
     def hint(node: Any) -> Any:
         calls: SeenCalls | None = getattr(node.shape_env, _SEEN, None)
@@ -248,80 +251,82 @@ def _hint_of_calls(plain: Any) -> Any:
     return hint
 
 
-# ---- What captures of a function have found out about its branches.
+# ---- Knowledge of earlier captures about the branches of a function.
 
 
 Arm = tuple[SourceLocation, bool]
-"""The place of a branch, and whether the arm is the one for conditions that hold."""
+"""The place of a branch, and True for the arm taken when its condition holds."""
 
 
 @dataclass(eq=False, slots=True)
-class Settling:
-    """divided: branches of which a program has the arm that its call takes. arms: those that are
-    left out of programs where they cannot be captured."""
+class SettledBranches:
+    """divided: branches of which a program has only the arm that its call takes. arms: arms that
+    are left out of programs because they cannot be captured."""
 
     divided: set[SourceLocation] = field(default_factory=set[SourceLocation])
     arms: set[Arm] = field(default_factory=set[Arm])
 
 
-# ---- What an unfinished try of a capture has found, by which the next try comes further at once.
+# ---- Findings of an unfinished attempt of a capture, for a faster next attempt.
 #
-# Nothing is decided by a hint: without it the same program is found in more rounds. What all tries
-# have traced is counted here as well, so that each capture ends.
+# Hints affect speed only: without them the same program is found in more attempts. The work of all
+# attempts is counted here too, so that each capture ends.
 
 
 _MOST_RESTARTS = 4
 
 MOST_WORK = 400_000
-"""Ops that one capture traces at most, those included that later rounds and tries replace."""
+"""Maximum number of ops that one capture traces, those replaced by later rounds and attempts
+included."""
 REGION_WORK = 10
-"""Ops that count as much as an arm of a branch, or a round of a loop."""
+"""Number of ops that an arm of a branch, or a round of a loop, counts as."""
 MOST_NESTED = 250
-"""Branches and loops inside of each other at most."""
+"""Maximum nesting depth of branches and loops."""
 
 
 @dataclass(slots=True, eq=False)
 class Hints:
-    """Kept from one try of a capture to the next."""
+    """Findings passed from one attempt of a capture to the next."""
 
     recursive: set[CodeType] = field(default_factory=set[CodeType])
     """Functions that were found to call themselves."""
     splits: set[Hashable] = field(default_factory=set[Hashable])
-    """Loops with variables that hold another kind of thing after a round."""
+    """Loops with variables whose kind of value differs after an iteration."""
     sized: set[CodeType] = field(default_factory=set[CodeType])
-    """Those that call themselves with tensors of other sizes, which data decide."""
+    """Functions that call themselves with tensors of other, data-dependent sizes."""
     varying: set[tuple[CodeType, int | str]] = field(
         default_factory=set[tuple[CodeType, "int | str"]]
     )
-    """Their arguments that are another number on each level."""
+    """Arguments of recursive functions that are a different number on each level."""
     is_varying: bool = True
-    """Whether such arguments are numbers of the Program."""
+    """True if such arguments are numbers of the Program."""
     says_compiling: bool = True
     """The answer to `torch.compiler.is_compiling()`."""
     was_asked: bool = False
-    """True once the function has asked that."""
+    """True once the function has called `is_compiling()`."""
     work: int = 0
-    """How much has been traced in all tries."""
+    """Work traced in all attempts."""
     restarts: int = 0
-    """How many tries have ended as soon as it was known that they would."""
+    """Number of attempts that ended as soon as they were known to fail."""
 
     def may_restart(self) -> bool:
-        """Whether a try may end before all of the function has been traced. What it would have
-        found in the rest is found by the next one, so there must not be many such ends."""
+        """True if an attempt may end before the whole function has been traced. The next attempt
+        then has to find what the rest would have shown, so the number of such ends is limited."""
         return self.restarts < _MOST_RESTARTS
 
     def is_compiling(self) -> bool:
-        """Answers a function that asks whether it is compiled."""
+        """Answer `torch.compiler.is_compiling()`, and record the question."""
         self.was_asked = True
         return self.says_compiling
 
     def deny_compiling(self) -> bool:
-        """Answers otherwise from the next try on. Returns whether that makes a difference: eager
-        PyTorch does not take the way on which the function has raised an exception."""
+        """Answer False from the next attempt on. Return True if that makes a difference: eager
+        PyTorch does not take the path on which the function raised an exception."""
         makes_difference = self.was_asked and self.says_compiling
         self.says_compiling = False
         return makes_difference
 
     def size(self) -> int:
+        """Return the number of findings: an attempt that does not increase it found nothing new."""
         found = len(self.recursive) + len(self.sized) + len(self.varying)
         return found + self.restarts + (not self.is_varying) + (not self.says_compiling)

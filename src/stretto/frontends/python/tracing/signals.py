@@ -1,4 +1,5 @@
-"""The signals that end tracing early. The user's `except Exception` must catch none of them."""
+"""Signals that end tracing early. They are BaseExceptions, so the user's `except Exception`
+catches none of them."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class Abort(CaptureSignal):
 
 
 class TooMuchWork(CaptureSignal):
-    """The capture would take too long, if it ended at all. No other way is tried."""
+    """The capture would take too long, if it ended at all. No alternative is tried."""
 
     def __init__(self, abort: Abort) -> None:
         super().__init__()
@@ -37,7 +38,7 @@ class TooMuchWork(CaptureSignal):
 
 @dataclass(eq=False)
 class NeedsUnroll(CaptureSignal):
-    """A loop's index was needed as a Python int: one of `loops` has to be unrolled."""
+    """A loop's index is needed as a Python int: one of `loops` has to be unrolled."""
 
     loops: frozenset[int]
     abort: Abort
@@ -45,23 +46,24 @@ class NeedsUnroll(CaptureSignal):
 
 @dataclass(eq=False)
 class NeedsPeel(CaptureSignal):
-    """A loop variable changes its structure in the first iteration, which must be run by itself."""
+    """A loop variable changes its structure in the first iteration, which must be traced
+    separately."""
 
     abort: Abort
 
 
 class Replan(CaptureSignal):
-    """The capture changes places that its plan does not know: it has to be tried again."""
+    """The capture changes locations that its plan does not include: it has to be repeated."""
 
 
 class ArgumentsChange(CaptureSignal):
-    """The function changes objects that are reached from its arguments: at the next call they hold
-    something else, so what they hold has to be read at each call."""
+    """The function changes objects reached from its arguments, so their contents have to be read
+    at each call."""
 
 
 class GradientsWanted(CaptureSignal):
-    """The function reads, with grad mode on, a tensor that requires grad, which `tensor` is; or
-    it makes one itself (None)."""
+    """With grad mode on, the function reads `tensor`, which requires grad, or creates one that
+    does (None)."""
 
     def __init__(self, tensor: torch.Tensor | None) -> None:
         super().__init__()
@@ -69,13 +71,13 @@ class GradientsWanted(CaptureSignal):
 
 
 class KeepApart(CaptureSignal):
-    """An object that may be one of several was joined to a copy, and the copy or one of the several
-    is changed."""
+    """An object that may be one of several was merged into a copy, and the copy or one of the
+    several is changed."""
 
 
 @dataclass(eq=False)
 class UnknownResult(CaptureSignal):
-    """A recursive call whose result type is not known yet."""
+    """The result type of a recursive call is not known yet."""
 
     key: Hashable
     abort: Abort
@@ -89,7 +91,7 @@ class RecursionFound(CaptureSignal):
 
 
 def abort(message: str, remedy: str) -> Abort:
-    """The signal for a CaptureError at the innermost user frame."""
+    """Return the signal for a CaptureError at the innermost user frame."""
     return Abort(CaptureError(message, location=user_location(), remedy=remedy))
 
 
@@ -100,8 +102,8 @@ def fail(message: str, remedy: str) -> NoReturn:
 
 @contextmanager
 def about_definition(code: CodeType) -> Generator[None]:
-    """Errors about a function that has returned are errors of that function, not of its caller: an
-    error raised inside without a place of its own names the definition."""
+    """Attribute errors raised inside without their own place to the definition of the function
+    `code`, which has returned, instead of its caller."""
     try:
         yield
     except (Abort, NeedsPeel) as signal:
@@ -111,7 +113,8 @@ def about_definition(code: CodeType) -> Generator[None]:
         raise
 
 
-def growth(box: object) -> Abort:
+def length_change_error(box: object) -> Abort:
+    """Return the signal for a container whose length changes in a region where it may not."""
     return abort(
         f"a {type(box).__name__} has more or fewer items after a branch or loop on a tensor, and "
         "it outlives the call, or is not a list",
@@ -120,15 +123,15 @@ def growth(box: object) -> Abort:
     )
 
 
-def fail_growth(box: object) -> NoReturn:
-    raise growth(box)
+def fail_length_change(box: object) -> NoReturn:
+    raise length_change_error(box)
 
 
-# ---- A variable that has no value the Program can represent; any use of it is a CaptureError.
+# ---- Variables whose value the Program cannot represent; any use of one is a CaptureError.
 
 
 class Poison:
-    """Stands in for a variable. The error `origin` is shown when it is used."""
+    """The value of a variable that cannot be represented. Using it raises the error `origin`."""
 
     __slots__ = ("origin",)
 
@@ -137,16 +140,17 @@ class Poison:
 
     @classmethod
     def of(cls, origin: Abort) -> Poison:
-        """A variable whose use is the error `origin`."""
+        """Return a variable whose use raises `origin`."""
         made = cls.__new__(cls)
         made.origin = origin
         return made
 
     def fail(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise the error `origin` at the user's line."""
         fail(self.origin.error.message, self.origin.error.remedy or "")
 
     def fail_at_origin(self) -> NoReturn:
-        """The same error, at the branch or loop that made the value unknown."""
+        """Raise the error at the branch or loop that made the value unknown."""
         raise self.origin
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -174,7 +178,7 @@ BINARY = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor",
     "lshift", "rshift",
 )  # fmt: skip
-"""Python's binary operators, each of which also has a reflected form and one in place."""
+"""Python's binary operators, each of which also has a reflected and an in-place form."""
 UNARY = ("neg", "pos", "abs", "invert")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
@@ -190,7 +194,7 @@ Poison.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 def poisons(value: Any) -> Poison | None:
-    """The first poison inside a value."""
+    """Return the first poison inside a value, or None."""
     if isinstance(value, Poison):
         return value
     if isinstance(value, tuple | list):

@@ -1,10 +1,10 @@
-"""Sizes that are known at the call: symbols while a function is captured, formulas in its Program.
+"""Sizes known at the call: symbols while a function is captured, formulas in its Program.
 
-A dim of an input that shall be symbolic is a `torch.SymInt` in the user's code, which torch's
-ShapeEnv backs: it has the size of the capture's own inputs as its hint. What Python or torch
-decides by the hint becomes a guard. Where a guard says that two symbols are equal, or that one is a
-number, the function is captured again with fewer symbols (`merged`), so that no type has the old
-one.
+An input dim that is to be symbolic is a `torch.SymInt` in the user's code, backed by
+torch's ShapeEnv with the size in the captured call as its hint. Whatever Python or torch
+decides by the hint becomes a guard. If a guard makes two symbols equal, or makes one a
+number, the function is captured again with fewer symbols (`merged`), so that no type
+contains the old one.
 """
 
 # pyright: reportUnknownMemberType=false, reportPrivateUsage=false
@@ -44,14 +44,15 @@ from stretto.ops.symints import SizeEnv, backed_symint, from_sympy, to_symint
 
 torch_config: Any = _config
 _MOST_EXCLUDED = 1000
-"""So many sizes are tried, from the smallest on, to find the first that the guards allow."""
+"""Number of sizes tried, from the smallest on, to find the first one that the guards allow."""
 _TORCH = str(Path(torch.__file__).parent)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SizeSource:
-    """Where a size is read at a call: dim `dim` of tensor `number` among the arguments, or, without
-    a dim, int `number` among them. held: among the tensors that objects hold instead."""
+    """The place where a size is read at a call: dim `dim` of tensor `number` among the arguments,
+    or, without a dim, int `number` among them. held: True if it counts the tensors that objects
+    hold instead."""
 
     number: int
     dim: int | None = None
@@ -64,7 +65,7 @@ class SizeSource:
 
 @dataclass(frozen=True, slots=True)
 class SizeRange:
-    """Which sizes a program is for, both ends included."""
+    """The sizes that a program accepts, both ends included."""
 
     low: int = 0
     high: int | None = None
@@ -72,7 +73,7 @@ class SizeRange:
 
 @dataclass(frozen=True, slots=True)
 class FixedSize:
-    """What a size has to be, and the line of the user's code that needs it so."""
+    """The required value of a size, and the line of the user's code that requires it."""
 
     value: int
     location: SourceLocation | None
@@ -80,11 +81,11 @@ class FixedSize:
 
 @dataclass(frozen=True, slots=True)
 class SizePlan:
-    """Which sizes of the arguments are symbols. Several sources with one symbol have one size.
+    """The argument sizes that are symbols. Sources that share a symbol have the same size.
 
-    symbols: by source, the number of its symbol. ranges: of the symbols, by number. fixed: sources
-    that would have been symbols, if a guard did not say which number they are. seen: the sizes of
-    other calls, by which conditions become branches.
+    symbols: the number of the symbol, by source. ranges: the range of each symbol, by number.
+    fixed: sources that would be symbols if a guard did not make them a number. seen: the sizes
+    of other calls, which turn conditions into branches.
     """
 
     symbols: Mapping[SizeSource, int] = field(default_factory=dict[SizeSource, int])
@@ -98,7 +99,8 @@ class SizePlan:
         alike: Mapping[SizeSource, SizeSource] | None = None,
         seen: SeenSizes | None = None,
     ) -> SizePlan:
-        """Each source with a symbol of its own, or with that of one that it is alike."""
+        """Return a plan that gives each source its own symbol, or that of the source it is
+        `alike`."""
         same = alike or {}
         own = [source for source in sources if same.get(source, source) == source]
         numbers = {source: number for number, source in enumerate(own)}
@@ -107,8 +109,8 @@ class SizePlan:
         return SizePlan(symbols, ranges, seen=seen or SeenSizes())
 
     def calls(self) -> list[dict[int, int]]:
-        """The sizes of the call that is captured, and of each other one that the program may be
-        for, by the numbers of their symbols."""
+        """Return the sizes, by symbol number, of the captured call and of each other call that the
+        program may serve."""
         found = list[dict[int, int]]()
         here = self.seen.calls[-1] if self.seen.calls else {}
         for call in reversed(self.seen.calls):
@@ -128,8 +130,8 @@ class SizePlan:
 
 @dataclass(frozen=True, slots=True)
 class SizeCondition:
-    """What must hold between the sizes of a call, as a Python expression over their symbols; the
-    line of the user's code that asked."""
+    """A condition on the sizes of a call, as a Python expression over their symbols, and the line
+    of the user's code that tested it."""
 
     text: str
     location: SourceLocation | None
@@ -137,12 +139,12 @@ class SizeCondition:
 
 @dataclass(frozen=True, slots=True)
 class CallSizes:
-    """The sizes that a program takes.
+    """The sizes that a program accepts.
 
-    shapes: of the tensors among the arguments, in order. ints: those among the arguments that are
-    symbols, by number. Every symbol is one of these dims by itself. fixed: what could not be one.
-    held: the shapes of the tensors that objects hold, in the order of the reading. branches: the
-    conditions by which branches of the program decide.
+    shapes: of the tensors among the arguments, in order. ints: the int arguments that are
+    symbols, by number. Every symbol is by itself one of these dims. fixed: sources that could
+    not be symbols. held: the shapes of the tensors that objects hold, in reading order.
+    branches: the conditions of the program's branches on sizes.
     """
 
     shapes: tuple[tuple[Dim, ...], ...]
@@ -155,10 +157,10 @@ class CallSizes:
 
 
 class _LocatedGuards(list[Any]):
-    """The guards of a ShapeEnv, with the user's line where each came up.
+    """The guards of a ShapeEnv, with the user's line that caused each.
 
-    small: where guards go that only sizes of 0 and 1 can break, instead of being guards; None where
-    they are like others.
+    small: collects guards that only sizes of 0 and 1 can break, instead of making them guards;
+    None if they are ordinary guards.
     """
 
     def __init__(self) -> None:
@@ -173,8 +175,8 @@ class _LocatedGuards(list[Any]):
             super().append(guard)
 
     def watch(self, env: Any, calls: SeenCalls) -> None:
-        """Sees each guard before the ShapeEnv learns anything from it. Nothing is learned from one
-        that is asked for in an arm of a branch on sizes."""
+        """Intercept each guard before the ShapeEnv learns from it. It learns nothing from a guard
+        asked for in an arm of a branch on sizes."""
         log, relate, imply = env._log_guard, env._maybe_guard_rel, env.get_implications
 
         def logged(prefix: str, guard: Any, forcing_spec: bool) -> None:
@@ -192,7 +194,7 @@ class _LocatedGuards(list[Any]):
                 relate(guard)
 
         def implied(guard: Any) -> Any:
-            if self.is_apart:  # it is the last thing that is done with a guard
+            if self.is_apart:  # ShapeEnv calls this last for a guard
                 self.is_apart = False
                 return ()
             return imply(guard)
@@ -222,15 +224,15 @@ class Sizes:
         return bool(self.plan.symbols)
 
     def facts(self) -> Any:
-        """A key of all that torch knows of symbolic sizes, by which it infers shapes; None in an
-        arm of a branch on sizes, where each guard is looked at."""
+        """Return a key of everything torch knows about symbolic sizes, from which it infers
+        shapes; None in an arm of a branch on sizes, where each guard has to be seen."""
         if not self.are_symbolic or not self.calls.is_outside:
             return None
         return self.env._version_counter, len(self.guards)
 
     @contextmanager
     def inferring(self) -> Generator[None]:
-        """Lets torch infer shapes for all sizes alike, as far as it can."""
+        """Let torch infer shapes that hold for all sizes, as far as it can."""
         if not self.are_symbolic:
             yield
             return
@@ -243,7 +245,7 @@ class Sizes:
 
     @contextmanager
     def deciding(self) -> Generator[None]:
-        """Lets torch ask for what the shapes at hand are like, where formulas would be long."""
+        """Let torch decide by the sizes of this call, where formulas would be long."""
         if not self.are_symbolic:
             yield
             return
@@ -252,9 +254,9 @@ class Sizes:
 
     @contextmanager
     def without_small(self, *, is_view: bool = False) -> Generator[None]:
-        """Takes what is asked meanwhile that only sizes of 0 and 1 answer otherwise for settled:
-        shapes do not depend on it, as the verifier makes sure. is_view: whether a result is a view
-        does; so a program that changes tensors is for the sizes that answer alike."""
+        """Ignore guards that only sizes of 0 and 1 can break: shapes do not depend on them, as the
+        verifier checks. is_view: they decide if a result is a view, so a program that changes
+        tensors requires them."""
         before, known = self.guards.small, len(self.of_small)
         self.guards.small = self.of_views if is_view else self.of_small
         try:
@@ -265,7 +267,8 @@ class Sizes:
                 forget_answers()
 
     def size(self, source: SizeSource, value: int) -> int | torch.SymInt:
-        """What the user's code sees in the place of `value`."""
+        """Return the size that the user's code sees instead of `value`: its SymInt if the source
+        is a symbol."""
         number = self.plan.symbols.get(source)
         if number is None:
             return value
@@ -283,7 +286,7 @@ class Sizes:
         return made
 
     def dim(self, expression: Any) -> Dim | None:
-        """The size that an expression of sympy says; None for what sizes have no form for."""
+        """Return a sympy expression as a size; None if sizes cannot express it."""
         if not expression.free_symbols <= self.known.keys():
             return None
         try:
@@ -292,7 +295,7 @@ class Sizes:
             return None
 
     def least(self, size: Dim) -> int | None:
-        """The least that a size is, by what the guards so far say of its symbols."""
+        """Return the lower bound of a size under the guards so far; None if there is none."""
         ranges = {symbol: self.env.var_to_range[item] for item, symbol in self.known.items()}
         narrowed = {
             symbol: Size.of(replace(symbol, low=max(symbol.low, int(limits.lower))))
@@ -301,8 +304,8 @@ class Sizes:
         return bounds(substitute_symbols(Size.of(size), narrowed))[0]
 
     def settle_ints(self, size: torch.SymInt) -> bool:
-        """Settles the ints among the arguments that a size is computed from; whether there are
-        any: sizes have no form for a division by one that may be 0."""
+        """Settle the int arguments that a size is computed from, and return True if there are any:
+        sizes cannot express a division by an int that may be 0."""
         numbers = {source.number for source in self.plan.symbols if source.of_int}
         ints = [self.symints[self.plan.symbols[SizeSource(number)]] for number in sorted(numbers)]
         found = [item for item in ints if item.node.expr in size.node.expr.free_symbols]
@@ -311,11 +314,11 @@ class Sizes:
         return bool(found)
 
     def symint(self, dim: Dim) -> int | torch.SymInt:
-        """A size as shapes of fake tensors have it."""
+        """Return a size as it appears in shapes of fake tensors."""
         return to_symint(dim, self.values)
 
     def merged(self) -> SizePlan | None:
-        """A plan with fewer symbols, where guards say that some are equal, or are numbers."""
+        """Return a plan with fewer symbols if guards make some equal or numbers; else None."""
         numbers = dict(zip(self.known, self.symints, strict=True))
         instead: dict[int, int | FixedSize] = {}
         for expression, number in numbers.items():
@@ -340,8 +343,9 @@ class Sizes:
         return SizePlan(symbols, {n: ranges[n] for n in used}, fixed, self.plan.seen)
 
     def _determined(self, numbers: Mapping[Any, int]) -> dict[int, int | FixedSize]:
-        """The symbols of which alone an equation is, as `(n - 1) // 2 == 85`, or that have a range
-        of one number: few sizes solve it, and types would have the formula in its place."""
+        """Return the symbols that occur alone in an equation, as in `(n - 1) // 2 == 85`, or whose
+        range is one number: few sizes solve it, and types would contain the formula instead of
+        the number."""
         found: dict[int, int | FixedSize] = {}
         for expression, number in numbers.items():
             if self.env.replace(expression) == expression:
@@ -357,7 +361,7 @@ class Sizes:
             if not isinstance(now, sympy.Eq) or len(now.free_symbols) != 1:
                 continue
             if any(type(part).__name__ in _REMAINDERS for part in sympy.preorder_traversal(now)):
-                continue  # many sizes solve it
+                continue  # many sizes solve an equation of remainders
             (expression,) = now.free_symbols
             if expression in numbers:
                 value = hint(self.values[self.known[expression]])
@@ -365,7 +369,7 @@ class Sizes:
         return found
 
     def without(self, symbol: Symbol) -> SizePlan:
-        """A plan in which one of the final symbols is a number."""
+        """Return a plan in which one of the final symbols is a number."""
         finals = ((old, Size.of(new).symbol) for old, new in self.final().items())
         (old,) = [old for old, new in finals if new == symbol]
         made = self.values[old]
@@ -377,7 +381,7 @@ class Sizes:
         return SizePlan(left, ranges, fixed, self.plan.seen)
 
     def _settled_at(self, expression: Any) -> SourceLocation | None:
-        """Where an equation came up that has the symbol in it, the last such place."""
+        """Return the last user line that caused an equation containing the symbol."""
         found = None
         for guard, location in self._asked():
             if type(guard).__name__ == "Equality" and expression in guard.free_symbols:
@@ -385,8 +389,8 @@ class Sizes:
         return found
 
     def final(self) -> dict[Symbol, Dim]:
-        """The symbols as the guards leave them: with their ranges, numbered from 0. One that a
-        guard defines by others is a formula."""
+        """Map each symbol to its final form under the guards: a symbol with its narrowed range,
+        numbered from 0, or a formula if a guard defines it by others."""
         kept = [item for item in self.known if self.env.replace(item) == item]
         symbols = {item: self._final(number, item) for number, item in enumerate(kept)}
         return {
@@ -395,7 +399,7 @@ class Sizes:
         }
 
     def renaming(self) -> dict[Size, Dim]:
-        """The same for whole sizes."""
+        """Return `final` as a map of whole sizes."""
         return {Size.of(old): new for old, new in self.final().items()}
 
     def _final(self, number: int, expression: Any) -> Symbol:
@@ -412,11 +416,12 @@ class Sizes:
         return Symbol(f"s{number}", low, high, seen if seen > USUAL else None)
 
     def conditions(self, final: Mapping[Symbol, Dim], *, writes: bool) -> tuple[SizeCondition, ...]:
-        """The guards, in the final symbols. writes: so it matters what is a view."""
+        """Return the guards over the final symbols. writes: True if the program changes tensors,
+        so that guards that decide what is a view are included."""
         return self._printed([*self._asked(), *(self.of_views if writes else ())], final)
 
     def branches(self, final: Mapping[Symbol, Dim]) -> tuple[SizeCondition, ...]:
-        """The conditions by which branches of the program decide, in the final symbols."""
+        """Return the conditions of the program's branches, over the final symbols."""
         return self._printed(self.calls.branches, final)
 
     def _printed(
@@ -443,7 +448,7 @@ class Sizes:
 
 
 class _GuardPrinter(PythonPrinter):
-    """Conditions on numbers, with Python's functions where torch's would take symbols too."""
+    """Prints conditions on numbers, with Python's functions instead of torch's symbolic ones."""
 
     def _print_ToFloat(self, expr: Any) -> str:
         return f"float({self._print(expr.args[0])})"
@@ -456,7 +461,7 @@ class _GuardPrinter(PythonPrinter):
 
 
 def _is_false(guard: Any, expression: Any, size: int) -> bool:
-    """Whether a size is not one of this program: also where a guard divides by it and it is 0."""
+    """True if a guard excludes a size, or divides by it and it is 0."""
     try:
         return guard.xreplace({expression: sympy.Integer(size)}) is sympy.false
     except ZeroDivisionError:
@@ -464,7 +469,7 @@ def _is_false(guard: Any, expression: Any, size: int) -> bool:
 
 
 def _has_no_zero(expression: Any, guard: Any) -> bool:
-    """Whether a guard says that a product is not 0 of which a symbol is a factor."""
+    """True if a guard requires a product to be nonzero of which the symbol is a factor."""
     if not isinstance(guard, sympy.Ne):
         return False
     left: Any = guard.args[0]
@@ -472,7 +477,7 @@ def _has_no_zero(expression: Any, guard: Any) -> bool:
 
 
 def _needs_small(guard: Any) -> bool:
-    """Whether only sizes of 0 or 1 can break a guard."""
+    """True if only sizes of 0 or 1 can break a guard."""
     if not isinstance(guard, sympy.Ne):
         return False
     large = {symbol: sympy.Dummy(integer=True, positive=True) + 1 for symbol in guard.free_symbols}
@@ -493,8 +498,9 @@ def _common(one: SizeRange, other: SizeRange) -> SizeRange:
 
 @contextmanager
 def _numbers_for_users() -> Generator[None]:
-    """Where only a number serves, a size is one: torch refuses to hash a size, shows its symbol as
-    text, and takes the remainder of floats for an integer. It is that number from then on."""
+    """Let SymInts act as plain numbers where only a number works: torch refuses to hash a size,
+    prints its symbol as text, and treats remainders of floats as integers. The size is settled
+    as that number from then on."""
     before = [(kind, name, vars(kind).get(name)) for kind, name, _ in _AS_NUMBERS]
     try:
         for kind, name, method in _AS_NUMBERS:
@@ -509,7 +515,7 @@ def _numbers_for_users() -> Generator[None]:
 
 
 def _shown(plain: type, name: str) -> Any:
-    """A method that makes text. What torch itself prints settles nothing."""
+    """Return a method that converts to text. Text that torch itself prints settles nothing."""
 
     def method(self: Any, *args: Any) -> str:
         if sys._getframe(1).f_code.co_filename.startswith(_TORCH):
@@ -529,17 +535,18 @@ _QUOTIENTS: dict[str, Any] = {
     "__floordiv__": float.__floordiv__,
     "__mod__": float.__mod__,
 }
-"""By the names of divisions of sizes: what has to be computed of the numbers where one is a float,
-because torch takes the results for integers."""
+"""Divisions of sizes, by name, with the float operation to use if an operand is a float, since
+torch treats the results as integers."""
 
 
 def _compared(compare: Any) -> Any:
-    """To torch no integer equals a bool."""
+    """Return a comparison that converts bools to ints, since torch treats no integer as equal to a
+    bool."""
     return lambda self, other: compare(self, int(other) if isinstance(other, bool) else other)
 
 
 def _divided(kind: Any, name: str, is_swapped: bool) -> Any:
-    """A division, which the user's code cannot do by a size of 0."""
+    """Return a division that raises ZeroDivisionError in user code for a size of 0."""
     of_sizes, of_floats = getattr(kind, _swapped(name) if is_swapped else name), _QUOTIENTS[name]
 
     def method(self: Any, other: Any) -> Any:
@@ -562,7 +569,7 @@ def _swapped(name: str) -> str:
 
 
 def _of_number(plain: type, name: str) -> Any:
-    """A method that torch's sizes lack."""
+    """Return a method of numbers that torch's sizes lack."""
 
     def method(self: Any, *others: Any) -> Any:
         numbers = (int(x) if isinstance(x, torch.SymInt) else x for x in others)
@@ -608,7 +615,8 @@ _AS_NUMBERS: tuple[tuple[Any, str, Any], ...] = (
 
 
 def hint(size: int | torch.SymInt) -> int:
-    """The size in this capture, without a guard; 2 for one that only a run knows."""
+    """Return the size in this capture without adding a guard; 2 for a size known only at
+    run time."""
     if isinstance(size, int):
         return size
     found = size.node.hint if size.node.has_hint() else None

@@ -1,11 +1,12 @@
-"""TracedTensor: what the user's code sees in place of a tensor while it is traced.
+"""TracedTensor: the object that the user's code sees in place of a tensor while it is
+traced.
 
-It wraps a FakeTensor (shape, strides, dtype) and names an IR value through its storage: a storage
-holds the current value of a base tensor, a traced tensor is a chain of view steps on it. A write
-through any alias replaces the storage's value, and all aliases see it.
+It wraps a FakeTensor (shape, strides, dtype) and refers to an IR value through its storage:
+a storage holds the current value of a base tensor, and a traced tensor is a chain of view
+steps on it. A write through any alias replaces the storage's value, and all aliases see it.
 
-A traced *number* stands where eager code has a Python number (`.item()`, a loop index, a counter
-that became traced). It is a tensor without dims, so it promotes like a number in arithmetic.
+A traced *number* replaces a Python number of eager code (`.item()`, a loop index, a counter
+that became traced). It is a tensor without dims, and promotes like a number in arithmetic.
 """
 
 # pyright: reportPrivateUsage=false
@@ -33,7 +34,7 @@ from stretto.ir.types import Dim, TensorType
 class BlockScope:
     """A block under construction, and the function it belongs to.
 
-    joined: the scope that took over the ops of this one, which lives on as a part of it.
+    joined: the scope that took over the ops of this one.
     """
 
     block: Block
@@ -44,7 +45,7 @@ class BlockScope:
 
     @property
     def here(self) -> BlockScope:
-        """The scope whose block has the ops now."""
+        """The scope whose block contains the ops now."""
         scope = self
         while scope.joined is not None:
             scope = scope.joined
@@ -67,32 +68,32 @@ class FunctionContext:
 
 @dataclass(frozen=True, slots=True)
 class ListLength:
-    """Length of a list: `offset` beyond that of `base`; known at the call when base is None."""
+    """Length of a list: `offset` more than that of `base`; known at the call if base is None."""
 
     base: object | None
     offset: Dim
 
     @property
     def static(self) -> int | None:
-        """The length, if it is a number."""
+        """The length, if it is a number; else None."""
         return self.offset if self.base is None and isinstance(self.offset, int) else None
 
     @property
     def size(self) -> Size | None:
-        """The length, if it is known at the call and no number."""
+        """The length, if it is known at the call and not a number; else None."""
         return self.offset if self.base is None and isinstance(self.offset, Size) else None
 
     def plus(self, more: Dim) -> ListLength:
-        """The length of a list with so many items more."""
+        """Return the length of a list with `more` additional items."""
         return ListLength(self.base, (Size.of(more) + self.offset).dim)
 
 
 @dataclass(frozen=True, slots=True)
 class StorageState:
-    """What a storage holds at one time: a value, or the key of a constant.
+    """The contents of a storage at one time: a value, or the key of a constant.
 
-    `stale`: the error to raise when it is read, if a write through another storage may have changed
-    it.
+    `stale`: the error to raise when it is read, if a write through another storage may have
+    changed it.
     """
 
     base: Value | str
@@ -102,11 +103,11 @@ class StorageState:
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Storage:
-    """Memory shared by aliases. `fake` is the base tensor's shape (None for a list).
+    """Memory shared by aliases. `fake` has the base tensor's shape (None for a list).
 
-    `made`: what it held at first. `any_layout`: the strides depend on the run. `aliases` says what
-    the other fields mean. `parts` has an order, as that decides the order of operators, which must
-    not depend on addresses.
+    `made`: its first contents. `any_layout`: the strides depend on the run. For the other
+    fields see `aliasing`. `parts` is ordered because it decides the order of operators, which
+    must not depend on addresses.
     """
 
     state: StorageState
@@ -125,10 +126,10 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemorySource:
-    """Where `flag` holds, the storage that has this source is the memory that `tensor` views.
+    """If `flag` holds, the storage with this source is the memory that `tensor` views.
 
-    is_own: where it holds, the storage of `tensor` is memory made in a loop, and none of its own
-    sources from before that loop.
+    is_own: if it holds, the storage of `tensor` is memory created in a loop, and not one of its
+    own sources from before that loop.
     """
 
     tensor: TracedTensor
@@ -143,11 +144,11 @@ _SCATTERS = {
     "aten.as_strided.default": "aten.as_strided_scatter.default",
     "stretto.narrow": "stretto.narrow_scatter",
 }
-"""The operators that write a part of a tensor, by those that view it."""
+"""The operators that write a part of a tensor, by the operator that views it."""
 
 
 class Emitter(Protocol):
-    """What emits operators: the tracer."""
+    """An object that emits operators: the tracer."""
 
     def use(self, value: Value) -> Value: ...
 
@@ -158,8 +159,8 @@ class Emitter(Protocol):
 class ViewStep:
     """One view: `target(base, *arguments)`. Equal steps view the same elements.
 
-    It is written back by a scatter, or, where the view keeps all elements, by
-    `target(part, *inverse)`. A view with neither cannot be written. `place`: the user's line.
+    It is written back by a scatter, or, if the view keeps all elements, by `target(part,
+    *inverse)`. A view with neither cannot be written. `place`: the user's line.
     """
 
     target: str
@@ -170,7 +171,7 @@ class ViewStep:
 
     @property
     def values(self) -> tuple[Value, ...]:
-        """What both reading and writing depend on, besides the base."""
+        """The values that both reading and writing depend on, besides the base."""
         return argument_values((self.arguments, self.inverse or ()))
 
     @property
@@ -182,7 +183,7 @@ class ViewStep:
         return all(map(_is_comparable, (*self.arguments, *(self.inverse or ()))))
 
     def mapped(self, lookup: Callable[[Value], Any]) -> ViewStep:
-        """The same view, depending on other values."""
+        """Return the same view with its values replaced by `lookup`."""
         inverse = None if self.inverse is None else _mapped(self.inverse, lookup)
         return replace(self, arguments=_mapped(self.arguments, lookup), inverse=inverse)
 
@@ -192,7 +193,8 @@ class ViewStep:
             return state.tensor_op(self.target, (base, *arguments), self.type)
 
     def write(self, state: Emitter, base: Value, part: Value) -> Value:
-        """`base` with the elements of the view replaced by `part`."""
+        """Return `base` with the elements of the view replaced by `part`. Raises Abort if the view
+        is not writable."""
         whole = base.tensor
         if self.inverse is not None:
             return state.tensor_op(self.target, (part, *_mapped(self.inverse, state.use)), whole)
@@ -241,18 +243,18 @@ class LinearForm:
 
 
 UNKNOWN_BITS = 64
-"""The bits of an int of which nothing is known but that the Program holds it."""
+"""The bits of an int about which nothing is known except that the Program can hold it."""
 SIZE_BITS = 48
-"""The bits of a size, of a length and of the number of a round."""
+"""The bits of a size, a length, or an iteration number."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumberMark:
-    """Marks a traced tensor as a Python number. `loops` are the loops whose unrolling would make it
+    """Marks a traced tensor as a Python number. `loops`: the loops whose unrolling would make it
     known.
 
-    A negative loop stands for a counter, whose value is known if the capture is tried again. bits:
-    those that the absolute value of an int needs at most.
+    A negative loop represents a counter, whose value is known if the capture is repeated. bits:
+    an upper bound on the bits of an int's absolute value.
     """
 
     linear: LinearForm | None = None
@@ -269,15 +271,15 @@ class Cached:
 
 
 OF_GRADIENTS = ("grad", "grad_fn", "is_leaf", "requires_grad")
-"""Attributes of a tensor that are about its gradients."""
+"""Attributes of a tensor that concern its gradients."""
 OF_TENSORS = (
     *("T", "H", "mT", "mH", "data", "device", "dtype", "itemsize", "is_cpu", "is_cuda"),
     *("is_meta", "is_sparse", "layout", "names", "nbytes", "ndim", "shape"),
     *OF_GRADIENTS,
 )
-"""Attributes that tensors have, and Python's numbers lack."""
+"""Attributes that tensors have and Python numbers lack."""
 OF_CODE = ("__code__", "__closure__")
-"""Attributes of functions that show their code."""
+"""Attributes of functions that expose their code."""
 OF_ERRORS = ("__context__", "__traceback__")
 """Attributes of exceptions that Python sets when it raises them."""
 
@@ -286,8 +288,7 @@ Hook = Callable[..., Any]
 
 
 class Hooks:
-    """Callbacks for the Python methods of traced values, set by modules that stand above this
-    one."""
+    """Callbacks for the Python methods of traced values, set by the modules of higher layers."""
 
     getitem: Hook
     setitem: Hook
@@ -326,7 +327,7 @@ def _numeric(name: str, inplace: str) -> Callable[[Any, Any], Any]:
 
 
 def _of_numbers(name: str, *, swapped: bool = False) -> Callable[[Any, Any], Any]:
-    """A binary operator, which on numbers is Python's."""
+    """Return a binary operator method; on numbers it is Python's."""
     method_name = f"__r{name}__" if swapped else f"__{name}__"
 
     def method(self: TracedTensor, other: Any) -> Any:
@@ -334,7 +335,7 @@ def _of_numbers(name: str, *, swapped: bool = False) -> Callable[[Any, Any], Any
             operands = (other, self) if swapped else (self, other)
             outcome = Hooks.arithmetic(name, *operands)
             if outcome is not NotImplemented or not isinstance(other, torch.Tensor):
-                return outcome  # the other operand may have the operator
+                return outcome  # NotImplemented: the other operand may have the operator
         return getattr(torch.Tensor, method_name)(self, other)
 
     method.__name__ = method_name
@@ -342,7 +343,7 @@ def _of_numbers(name: str, *, swapped: bool = False) -> Callable[[Any, Any], Any
 
 
 def _of_number(name: str) -> Callable[[Any], Any]:
-    """A unary operator, which on numbers is Python's."""
+    """Return a unary operator method; on numbers it is Python's."""
 
     def method(self: TracedTensor) -> Any:
         if self.number is not None:
@@ -354,14 +355,14 @@ def _of_number(name: str) -> Callable[[Any], Any]:
 
 
 def _is_number(value: Any) -> bool:
-    """True for a number of Python, known or traced."""
+    """True for a Python number, known or traced."""
     if isinstance(value, TracedTensor):
         return value.number is not None
     return isinstance(value, int | float | complex)
 
 
 def _product(name: str) -> Callable[[Any, Any], Any]:
-    """A product of matrices, which numbers have none of."""
+    """Return a matrix product method, which raises TypeError for numbers."""
 
     def method(self: TracedTensor, other: Any) -> Any:
         if _is_number(self) or _is_number(other):
@@ -381,7 +382,7 @@ class TracedTensor(torch.Tensor):
     number: NumberMark | None
     cached: Cached | None
     statement: int | None
-    """The statement of a segment that made it."""
+    """Number of the segment's statement that created it; None outside of segments."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
 
@@ -415,12 +416,12 @@ class TracedTensor(torch.Tensor):
 
     @property
     def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """A tensor is one of torch to the function, too. A number keeps its own class: that of
-        Python's numbers would make it pass for one that is known."""
+        """torch.Tensor for tensors, so that user code sees one; TracedTensor for numbers, which
+        would pass for known numbers under a Python class."""
         return torch.Tensor if self.number is None else TracedTensor
 
     def __getattr__(self, name: str) -> Any:
-        """What a number has and a tensor lacks."""
+        """Return an attribute that numbers have and tensors lack."""
         if name in TracedTensor.__annotations__ or self.number is None:
             raise AttributeError(f"'Tensor' object has no attribute '{name}'", name=name, obj=self)
         return Hooks.number_attribute(self, name)
@@ -443,7 +444,7 @@ class TracedTensor(torch.Tensor):
         )
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
-        """Code that is not rewritten needs the text of a value that it cannot have."""
+        """Return the text for code that is not rewritten; fails if the value is not known."""
         return str(Hooks.shown(self, repr))
 
     def __str__(self) -> str:
@@ -453,7 +454,7 @@ class TracedTensor(torch.Tensor):
         return str(Hooks.staging.text((self, -1, spec)))
 
     def __hash__(self) -> int:
-        """A number of Python is a key by its value, and a tensor by its identity."""
+        """Hash a number by its value, a tensor by its identity."""
         if self.number is not None and Hooks.is_tracing():
             return hash(Hooks.concrete(self, "number for a key"))
         return super().__hash__()
@@ -468,7 +469,7 @@ class TracedTensor(torch.Tensor):
         return Hooks.item(self)
 
     def equal(self, other: Any) -> Any:
-        """The Python flag that eager gives."""
+        """Return the Python flag that eager returns, as a traced number."""
         if _is_number(other):
             raise TypeError("equal(): argument 'other' (position 1) must be Tensor")
         if self.shape != other.shape:
@@ -481,12 +482,12 @@ class TracedTensor(torch.Tensor):
         return torch.isclose(self, other, *args, **kwargs).all().item()
 
     def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
-        """PyTorch's own method returns a contiguous tensor itself, before the tracer sees the
-        call."""
+        """Call the operator: PyTorch's own method returns a contiguous tensor itself, before the
+        tracer sees the call."""
         return torch.ops.aten.contiguous.default(self, memory_format=memory_format)
 
     def new_tensor(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        """The data may have traced numbers among others."""
+        """Create a tensor from data that may contain traced numbers."""
         kinds = {"dtype": self.dtype, "device": self.device}
         return Hooks.call(torch.tensor, data, *args, **{**kinds, **kwargs})
 
@@ -523,4 +524,4 @@ for _name in COMPARISONS:
     setattr(TracedTensor, f"__{_name}__", _of_numbers(_name))
 for _name in UNARY:
     setattr(TracedTensor, f"__{_name}__", _of_number(_name))
-TracedTensor.__name__ = "Tensor"  # so that errors of Python name what the user has
+TracedTensor.__name__ = "Tensor"  # the name that Python's error messages show to the user

@@ -1,7 +1,7 @@
 """The tracer: blocks under construction, values in scope, storages, constants.
 
-Exactly one tracer is active per thread. It knows nothing of Python control flow: that is built on
-`region` (a nested block whose writes can be undone) by `branches`, `loops` and `recursion`.
+At most one tracer is active per thread. It does not handle Python control flow: the modules
+in `control` build that on `region` (a nested block whose writes can be undone).
 """
 
 # pyright: reportPrivateUsage=false
@@ -33,7 +33,7 @@ from stretto.frontends.python.tracing.history import (
     REGION_WORK,
     Arm,
     Hints,
-    Settling,
+    SettledBranches,
 )
 from stretto.frontends.python.tracing.locations import ExecutedCode, current_module, user_location
 from stretto.frontends.python.tracing.signals import (
@@ -74,12 +74,12 @@ class Region:
     before: dict[Storage, StorageState] = field(default_factory=dict[Storage, StorageState])
     is_transaction: bool = False
     is_taken_back: bool = False
-    """For a transaction: what was done inside has been taken back."""
+    """For a transaction: True if it has been rolled back."""
     kept: set[Storage] = field(default_factory=set[Storage])
-    """Memory from outside that a later round of a loop may see under more than one name."""
+    """Storages from outside that a later iteration of a loop may access under several names."""
 
     def undo(self) -> None:
-        """Put the storages back that were written inside."""
+        """Restore the storages that were written inside."""
         for storage, state in self.before.items():
             storage.state = state
         self.before.clear()
@@ -98,19 +98,19 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Owner:
-    """Where a parameter or buffer lives."""
+    """The table and name that hold a parameter or buffer."""
 
     table: dict[str, Any]
     name: str
     qualified: str
 
 
-class Surroundings(Enum):
-    """Who makes the call that is captured.
+class Caller(Enum):
+    """The caller of the captured function.
 
-    COMPILED: whoever calls a compiled function. CUT: the same, and what cannot be captured runs in
-    Python, as what acts on the world outside does. PYTHON: a function that runs in Python, which
-    may change the results in place, so that these may share no memory with anything else.
+    COMPILED: any caller of a compiled function. CUT: the same, and statements that cannot be
+    captured, such as those with side effects, run in Python. PYTHON: a function that runs in
+    Python and may change the results in place, so results may share memory with nothing else.
     """
 
     COMPILED = auto()
@@ -128,19 +128,19 @@ class Tracer:
         cuts: Collection[SourceLocation] = (),
     ) -> None:
         self.options = options
-        # Slices `x[i:i + 3]` that may end behind the dim, and those that are taken not to.
+        # Slices `x[i:i + 3]` that may end past the dim, and those assumed to end within it.
         self.cuts, self.windows = cuts, set[SourceLocation]()
-        # Branches of which the program has one arm, those whose arms are found to differ much, and
-        # the arms in which the capture failed, the innermost first.
-        self.settling: Settling | None = None
+        # Branches of which the program has only one arm, those whose arms turned out to differ too
+        # much, and the arms in which the capture failed, the innermost first.
+        self.settling: SettledBranches | None = None
         self.divided = list[SourceLocation]()
         self.broken_arms: dict[CaptureError, list[Arm]] = {}
-        self.given: dict[Value, torch.Tensor] = {}  # the inputs, in the call that is captured
+        self.given: dict[Value, torch.Tensor] = {}  # real input tensors of the captured call
         self.not_negative = set[Value]()  # indices of loops
         self.sizes = Sizes(plan)
         self.notes: list[str] = []
         self.sourceless: list[str] = []
-        self.is_native = False  # the user's code that runs is not traced
+        self.is_native = False  # True while user code runs untraced
         self.functions: dict[str, Function] = {}
         self.frames: list[CallFrame] = []
         self.home: dict[Value, BlockScope] = {}
@@ -148,55 +148,55 @@ class Tracer:
         self.constants: dict[int, Constant] = {}
         self.gradients = Gradients(torch.is_grad_enabled())
         self.constant_tensors: dict[str, torch.Tensor] = {}
-        # Tensors of outside, by id (`contents`): those whose content guards check, those that were
+        # External tensors, by id (`contents`): those whose content guards check, those that were
         # read before the program wrote to them, and those that are traced from the start.
         self.read_values: dict[int, torch.Tensor] = {}
         self.read_as_found: dict[int, torch.Tensor] = {}
         self.updated: dict[int, torch.Tensor] = {}
         self.written_keys = set[str]()  # of constants that the program writes
-        # What packed weights are made of, by the packed object's id, with that object.
+        # The contents of packed weights, by the id of the packed object, with that object.
         self.unpacked: dict[int, Any] = {}
         self.owners: dict[int, Owner] = {}
         self.paths: dict[int, str] = {}
         self.traced: dict[tuple[int, int], FunctionType] = {}
         self.names_read: set[str] = set()
-        self.fast_path = False  # whether eager PyTorch takes its fused kernels for transformers
-        self.splits_attention = False  # whether it is products and a softmax, whatever its sizes
-        self.masks_to_nan = False  # what they make of a row of which all keys are masked
+        self.fast_path = False  # eager PyTorch uses its fused kernels for transformers
+        self.splits_attention = False  # attention is products and a softmax for all sizes
+        self.masks_to_nan = False  # a row whose keys are all masked gives NaN in these
         self.missing: list[tuple[Any, str]] = []
-        # What was asked of the world outside: functions, with what they said.
+        # Functions called to read external state, with their answers.
         self.asked: dict[Any, tuple[Callable[[], Any], Any]] = {}
         self.writes = False
-        self.surroundings = Surroundings.COMPILED
+        self.surroundings = Caller.COMPILED
         self.inputs: dict[int, TracedTensor] = {}
         self.met: dict[int, torch.Tensor] = {}
-        # The symbols of sizes that data decide, by torch's own; their numbers and SymInts.
+        # The symbols of data-dependent sizes, by torch's symbols; their values and SymInts.
         self.symbols: dict[Any, Symbol] = {}
         self.symbol_dims: dict[Symbol, torch.SymInt] = {}
         self.symbol_values: dict[Symbol, Value] = {}
         self.sizes_of: dict[Value, torch.SymInt] = {}
         self.size_values: dict[Size, Value] = {}
-        # Flags of conditions on sizes: what of torch's they are, and the lines that ask.
+        # Flags of conditions on sizes: torch's form of the condition, and the line that tests it.
         self.size_flags: dict[Value, tuple[Any, SourceLocation]] = {}
         self.sizes_read: dict[Value, Size] = {}
         self.chosen: dict[Value, Any] = {}
         self.slices: dict[Any, Any] = {}
         self.tries = Tries()
-        # Exceptions that the function notes, by class and arguments.
+        # Exceptions that the function records without raising them, by class and arguments.
         self.errors = dict[Any, BaseException]()
-        self.has_texts = False  # whether there are texts that show sizes
+        self.has_texts = False  # True once a text shows a size
         self.written = 0
         self.global_writes = 0
         self.calls: list[Any] = []
-        # How often a function that calls itself was traced inline inside a traced branch of it.
+        # Number of times that a recursive function was traced inline inside its own traced branch.
         self.expansions = Counter[CodeType]()
         self.outlines: dict[Any, Any] = {}
         self.learned: dict[Any, Any] = {}
-        # Loops that surely begin, and of which it is not known that they end behind one round.
+        # Loops that run at least once, and are not known to end after one iteration.
         self.repeats = set[Hashable]()
         self.loop_numbers: dict[int, tuple[int, object]] = {}
         self.sized_loops = set[int]()
-        """The loops whose number of iterations is a size: to unroll one settles that size."""
+        """Loops whose trip count is a size: unrolling one settles that size."""
         self.mode: Any = None
         self.facts: dict[Value, bool] = {}
         self.derived: dict[Value, tuple[bool, tuple[Value, ...]]] = {}
@@ -222,7 +222,8 @@ class Tracer:
             without_cache(self.fake_mode)
 
     def holder(self, kind: str, owner: Any, make: Callable[[Any], Any]) -> Any:
-        """The one box for what an object that is no box has, as the variable of a closure."""
+        """Return the only box of `kind` for an object that is not a box itself, such as the
+        variable of a closure."""
         key = kind, id(owner)
         if key not in self.holders:
             self.holders[key] = owner, make(owner)
@@ -238,12 +239,12 @@ class Tracer:
             self.sizes.env.forget_equal(self.symbols)
 
     def native(self) -> AbstractContextManager[object]:
-        """Run operators on real tensors, unrecorded."""
+        """Return a context that runs operators on real tensors, unrecorded."""
         return without_modes()
 
     @contextmanager
     def running_natively(self) -> Generator[None]:
-        """Runs the user's code as it is."""
+        """Run the user's code untraced."""
         before, self.is_native = self.is_native, True
         try:
             yield
@@ -262,7 +263,7 @@ class Tracer:
 
     @contextmanager
     def region(self, context: FunctionContext | None = None) -> Generator[Region]:
-        """Trace into a new block. Storages written inside are put back on leaving."""
+        """Trace into a new block. Storages written inside are restored on leaving."""
         context = context or self.context
         self.works(REGION_WORK)
         region = Region(BlockScope(Block(), context, len(self.regions)))
@@ -285,7 +286,7 @@ class Tracer:
 
     @contextmanager
     def transaction(self) -> Generator[Callable[[], None]]:
-        """Continues in the current block. The function given takes back what was done inside."""
+        """Continue in the current block; the yielded function undoes everything done inside."""
         region = Region(self.scope, is_transaction=True)
         last, depth, frames = self.last_op(), len(self.regions), len(self.frames)
         self.regions.append(region)
@@ -302,19 +303,20 @@ class Tracer:
             del self.regions[depth:]
 
     def last_op(self) -> Op | None:
-        """The last op of the current block."""
+        """Return the last op of the current block, or None."""
         ops = self.scope.block.ops
         return ops[-1] if ops else None
 
     def take_back(self, block: Block, last: Op | None) -> None:
-        """Remove all ops of a block behind `last`, as if they had not been traced."""
+        """Remove all ops of a block after `last`, as if they had not been traced."""
         while block.ops and block.ops[-1] is not last:
             for value in block.ops.pop().results:
                 del self.home[value]
 
     @contextmanager
     def reopened(self, region: Region, states: dict[Storage, StorageState]) -> Generator[None]:
-        """Continues in a region that was left, with the storages as they were at its end."""
+        """Continue in a region that was left, with storages in the given states, those at
+        its end."""
         current = {storage: storage.state for storage in states}
         self.regions.append(region)
         region.scope.is_open = True
@@ -329,7 +331,7 @@ class Tracer:
             self.regions.pop()
 
     def works(self, amount: int) -> None:
-        """Counts what is traced, and ends a capture that may have no end."""
+        """Count traced work, and raise TooMuchWork for a capture that may never end."""
         self.hints.work += amount
         nested = sum(not region.is_transaction for region in self.regions) if amount > 1 else 0
         if self.hints.work > MOST_WORK or nested > MOST_NESTED:
@@ -342,7 +344,8 @@ class Tracer:
             )
 
     def emit(self, op: Op, types: Sequence[Type], hint: str = "") -> tuple[Value, ...]:
-        """Append an op with fresh results of `types`."""
+        """Append an op with fresh results of `types` to the current block, and return the
+        results."""
         self.works(1)
         op.results = tuple(Value(type, hint) for type in types)
         op.location = user_location()
@@ -359,14 +362,14 @@ class Tracer:
         self.scope.block.ops.append(op)
 
     def param(self, type: Type, hint: str = "") -> Value:
-        """A fresh block parameter of the current scope; the caller puts it into the block."""
+        """Return a fresh block parameter of the current scope; the caller adds it to the block."""
         value = Value(type, hint)
         self.home[value] = self.scope
         return value
 
     def use(self, value: Value) -> Value:
-        """`value` as the current function sees it: captured through a parameter if it is from an
-        outer one."""
+        """Return `value` as usable in the current function: captured through a parameter if it is
+        from an outer one. Raises Abort if its region has been left."""
         context, home = self.context, self.home[value]
         if home.context is context:
             if not home.open:
@@ -385,7 +388,7 @@ class Tracer:
     # -- storages -------------------------------------------------------------------------------
 
     def current(self, storage: Storage) -> Value:
-        """The value a storage holds now, usable in the current scope."""
+        """Return the current value of a storage, usable in the current scope."""
         if storage.state.stale is not None:
             raise storage.state.stale
         base = storage.state.base
@@ -394,18 +397,18 @@ class Tracer:
         return self.use(base)
 
     def type_in(self, state: StorageState) -> Type:
-        """The type of what a storage holds."""
+        """Return the type of the value in a storage state."""
         base = state.base
         return (self.constant_value(base) if isinstance(base, str) else base).type
 
     def write(self, storage: Storage, base: Value, length: ListLength | None = None) -> None:
-        """Replaces what a storage holds, and updates what may share its memory."""
+        """Replace the value of a storage, and update storages that may share its memory."""
         self.set_state(storage, StorageState(base, length))
         self.written += storage.fake is not None
         Hooks.written(storage)
 
     def set_state(self, storage: Storage, value: StorageState) -> None:
-        """Replace the state of one storage. Undone at the end of each region around it."""
+        """Replace the state of one storage. Every enclosing region undoes this at its end."""
         for region in reversed(self.regions):
             if region.scope is storage.scope.here and not region.is_transaction:
                 break
@@ -415,18 +418,19 @@ class Tracer:
         storage.state = value
 
     def adopt(self, region: Region) -> None:
-        """Make the ops of a region that was left a part of the current block."""
+        """Make the ops of a region that was left part of the current block."""
         region.scope.joined = self.scope
         self.scope.block.ops += region.scope.block.ops
 
     def fresh(
         self, value: Value, fake: torch.Tensor, number: NumberMark | None = None
     ) -> TracedTensor:
-        """A traced tensor with a storage of its own."""
+        """Return a traced tensor with its own new storage."""
         return TracedTensor(fake, Storage(StorageState(value), self.scope, fake), (), number)
 
     def read(self, tensor: TracedTensor) -> Value:
-        """The value of a traced tensor now."""
+        """Return the current value of a traced tensor. Raises GradientsWanted if it requires grad
+        in grad mode."""
         if tensor.requires_grad and torch.is_grad_enabled():
             raise GradientsWanted(None)
         base = self.current(tensor.memory)
@@ -442,12 +446,12 @@ class Tracer:
         return value
 
     def _is_usable(self, value: Value) -> bool:
-        """Whether a value can be used here as it is. A value that was taken back has no home."""
+        """True if a value can be used here directly. A value that was taken back has no home."""
         home = self.home.get(value)
         return home is not None and home.open and home.context is self.context
 
     def is_known(self, value: Value) -> bool:
-        """Whether a value can be used here, in the current function or by a parameter."""
+        """True if a value can be used here, directly or captured through a parameter."""
         home = self.home.get(value)
         return home is not None and home.open
 
@@ -457,7 +461,7 @@ class Tracer:
         self.write(tensor.memory, self.replaced(tensor, value) if tensor.steps else value)
 
     def replaced(self, tensor: TracedTensor, value: Value) -> Value:
-        """What the storage of a view holds after `value` is written to the view."""
+        """Return the value of a view's storage after `value` is written to the view."""
         bases = [self.current(tensor.memory)]
         for step in tensor.steps[:-1]:
             bases.append(step.read(self, bases[-1]))
@@ -468,7 +472,7 @@ class Tracer:
     # -- constants ------------------------------------------------------------------------------
 
     def constant_value(self, key: str) -> Value:
-        """The `constant` op of `key` in the current function."""
+        """Return the result of the `constant` op of `key` in the current function."""
         context = self.context
         if key not in context.constants:
             value = Value(self.type_of(self.constant_tensors[key]), key.rsplit(".", 1)[-1])
@@ -478,7 +482,7 @@ class Tracer:
         return context.constants[key]
 
     def promote(self, tensor: torch.Tensor, *, guarded: bool = True) -> TracedTensor:
-        """A real tensor as a traced one: an input if it is one, else a constant."""
+        """Return the traced tensor for a real one: an input if it is one, else a constant."""
         if id(tensor) in self.inputs:
             self.met[id(tensor)] = tensor
             return self.inputs[id(tensor)]
@@ -495,7 +499,7 @@ class Tracer:
         return self.constants[id(tensor)].traced
 
     def path_of(self, module: nn.Module) -> str:
-        """The path of a module in what is captured. One that was made meanwhile has none: it is
+        """Return the path of a module. A module created during the capture has no path: it is
         named after its class, below the module that calls it."""
         known = self.paths.get(id(module))
         if known is not None:
@@ -513,7 +517,7 @@ class Tracer:
         return key
 
     def close_function(self, context: FunctionContext, block: Block) -> None:
-        """Put the constants that a function uses in front of its body."""
+        """Insert the constants that a function uses at the start of its body."""
         used = {value for op in block.walk() for value in op.operands}
         used |= {value for op in block.walk() for inner in op.blocks for value in inner.yields}
         used |= set(block.yields)
@@ -526,6 +530,7 @@ class Tracer:
     # -- numbers --------------------------------------------------------------------------------
 
     def literal(self, value: bool | int | float, dtype: DType) -> Value:
+        """Emit a Python number as a scalar of `dtype`."""
         cast = {True: float, False: int}[dtype.is_float]
         shown = bool(value) if dtype is DType.BOOL else cast(value)
         return self.emit(LiteralOp(shown), (TensorType(dtype),))[0]
@@ -537,8 +542,8 @@ class Tracer:
         loops: frozenset[int] = frozenset(),
         bits: int = UNKNOWN_BITS,
     ) -> TracedTensor:
-        """A traced number for a value without dims. bits: of an int, those that it needs at
-        most."""
+        """Return a traced number for a value without dims. bits: for an int, an upper bound on its
+        bits."""
         if linear is None and value.tensor.dtype is DType.I64:
             linear = LinearForm(frozenset({(value, 1)}), 0)
         dtype, device = value.tensor.dtype.torch, torch.get_default_device()
@@ -548,7 +553,8 @@ class Tracer:
     # -- types ----------------------------------------------------------------------------------
 
     def type_of(self, tensor: torch.Tensor) -> TensorType:
-        """The IR type of a real, fake or traced tensor."""
+        """Return the IR type of a real, fake or traced tensor. Raises Abort for tensors that
+        cannot be captured."""
         try:
             dtype = DType.from_torch(tensor.dtype)
         except KeyError:
@@ -568,6 +574,8 @@ class Tracer:
         return TensorType(dtype, tuple(self.dim(dim) for dim in tensor.shape))
 
     def dim(self, dim: int | torch.SymInt) -> Dim:
+        """Return a dim of a fake tensor as a dim of an IR type. Raises Abort for a size that is
+        not known."""
         if isinstance(dim, int):
             return dim
         expression = dim.node.expr
@@ -577,18 +585,18 @@ class Tracer:
         if expression.free_symbols <= self.sizes.known.keys():
             if self.sizes.settle_ints(dim):
                 return self.dim(dim)
-            return int(dim)  # of a form that sizes do not have: it is settled by a guard
+            return int(dim)  # sizes cannot express it: a guard settles it
         raise data_dependent_shape()
 
     def dim_of(self, expression: Any) -> Dim | None:
-        """The size that an expression of sympy says; None for what sizes have no form for."""
+        """Return a sympy expression as a size; None if sizes cannot express it."""
         try:
             return from_sympy(expression, {**self.sizes.known, **self.symbols})
         except VerifyError:
             return None
 
     def new_symbol(self, number: Value, low: int = 0, high: int | None = None) -> torch.SymInt:
-        """A fresh dim whose size is `number`, which lies between `low` and `high`."""
+        """Return a fresh symbolic dim whose size is `number`, which is between `low` and `high`."""
         shape_env = self.fake_mode.shape_env
         assert shape_env is not None
         size = shape_env.create_unbacked_symint()
@@ -605,8 +613,8 @@ class Tracer:
     def new_size(
         self, number: Value, low: int = 0, high: int | None = None, most: Size | None = None
     ) -> torch.SymInt:
-        """The same, bound by an op of its own. The caller has checked that the number is in the
-        range, and at most `most`."""
+        """Return a fresh symbolic dim bound by its own SizeOp. The caller has checked that the
+        number is in the range, and at most `most`."""
         size = self.new_symbol(number, low, high)
         named = Size.of(self.symbols[size.node.expr])
         (value,) = self.emit(SizeOp(number, named, most), (INDEX,))
@@ -614,7 +622,7 @@ class Tracer:
         return size
 
     def symbolic_dim(self, dim: Dim) -> int | torch.SymInt:
-        """A dim as shapes of fake tensors have it."""
+        """Return a dim as it appears in shapes of fake tensors."""
         return to_symint(dim, {**self.sizes.values, **self.symbol_dims})
 
     def tensor_op(
@@ -631,23 +639,23 @@ class Tracer:
         return self.emit(ListLengthOp(value), (TensorType(DType.I64),))[0]
 
     def number_of_dim(self, dim: int | torch.SymInt) -> Any:
-        """A symbolic dim as a traced number."""
+        """Return a symbolic dim of a fake tensor as a traced number."""
         return self.number_of_size(self.dim(dim))
 
     def number_of_size(self, size: Dim) -> Any:
-        """The same for a dim of a type."""
+        """Return a dim of an IR type as a traced number."""
         if isinstance(size, int):
             return size
         if size.symbol in self.symbol_values:
             bound = self.symbol_values[size.symbol]
             value = self.use(bound)
-            if value is bound:  # else another function binds the symbol
+            if value is bound:  # otherwise another function binds the symbol
                 self.sizes_read[value] = size
             return self.number(value, bits=SIZE_BITS)
         return self.number(self._size_value(size), bits=SIZE_BITS)
 
     def _size_value(self, size: Size) -> Value:
-        """A size as a scalar of the Program."""
+        """Return a size as a scalar value of the Program."""
         value = self.size_values.get(size)
         if value is None or not self._is_usable(value):
             op = TensorOp("aten.scalar_tensor.default", (size,), (("dtype", torch.int64),))
@@ -657,15 +665,15 @@ class Tracer:
         return value
 
     def loop_of(self, source: object) -> int:
-        """A number that names a loop."""
+        """Return the number that identifies a loop."""
         return self.loop_numbers.setdefault(id(source), (len(self.loop_numbers), source))[0]
 
     def note_traced(self, function: FunctionType, code: CodeType) -> None:
-        """A function was traced: of those with one code object and one namespace, the first."""
+        """Record a traced function: the first one for each code object and namespace."""
         self.traced.setdefault((id(code), id(function.__globals__)), function)
 
     def note(self, text: str) -> None:
-        """A line for `explain()`, with the user's line; each text once."""
+        """Record a line for `explain()`, prefixed with the user's line; each text once."""
         place = user_location()
         line = f"{place.file}:{place.line}: {text}" if place else text
         if line not in self.notes:
@@ -673,6 +681,7 @@ class Tracer:
 
 
 def data_dependent_shape(what: str = "a shape") -> Abort:
+    """Return the signal for a shape that depends on the content of a tensor."""
     return abort(
         f"{what} depends on the content of a tensor",
         "use masks (torch.where, masked_fill), or tensors of fixed size; or compile with "
@@ -681,7 +690,7 @@ def data_dependent_shape(what: str = "a shape") -> Abort:
 
 
 def is_tracing() -> bool:
-    """Returns True if this thread is tracing a function."""
+    """Return True if this thread is tracing a function."""
     state = active()
     return state is not None and bool(state.regions)
 
@@ -691,11 +700,12 @@ _local = threading.local()
 
 
 def active() -> Tracer | None:
-    """The tracer of this thread, if a capture is going on."""
+    """Return the tracer of this thread; None if no capture is active."""
     return getattr(_local, "tracer", None)
 
 
 def tracer() -> Tracer:
+    """Return the tracer of this thread, which must be capturing."""
     found = active()
     assert found is not None, "no capture is going on"
     return found
@@ -703,7 +713,7 @@ def tracer() -> Tracer:
 
 @contextmanager
 def suspended() -> Generator[None]:
-    """Runs code as if no capture went on."""
+    """Run code as if no capture were active."""
     state = tracer()
     _local.tracer = None
     try:
@@ -715,6 +725,7 @@ def suspended() -> Generator[None]:
 
 @contextmanager
 def activate(value: Tracer) -> Generator[None]:
+    """Make `value` the tracer of this thread. Raises CaptureError if one is already active."""
     if active() is not None:
         raise CaptureError("a capture is going on already in this thread")
     _local.tracer = value

@@ -1,9 +1,10 @@
-"""What Python's numbers do that tensors without dims, as which they are traced, do not.
+"""Behaviour of Python numbers that 0-d tensors, which represent them in a trace, do not
+have.
 
-A bool is an int, an int beside a float is not rounded to be compared with it, and they raise: a
-division by zero, a float out of range. An int that 64 bits cannot hold stops the run. And beside a
-0-d tensor they count less in the promotion of dtypes; beside a tensor with dims both count the
-same.
+A bool is an int; an int is not rounded when compared with a float; and numbers raise: for a
+division by zero, or a float out of range. An int that does not fit into 64 bits stops the
+run. In the promotion of dtypes a number counts less than a 0-d tensor; with a tensor that
+has dims both count the same.
 """
 
 from __future__ import annotations
@@ -45,19 +46,20 @@ from stretto.ir.types import DType
 
 
 def applied(name: str, first: Any, second: Any) -> Any:
-    """The result of a Python operator on two numbers of which one is traced at least;
-    NotImplemented where the other operand is no number."""
+    """Return the result of a Python operator on two numbers, at least one of them traced;
+    NotImplemented if an operand is no number. Raises Abort for numeric types that cannot be
+    traced."""
     first, second = _without_size(first), _without_size(second)
     if not all(is_number(item) or isinstance(item, bool | int | float) for item in (first, second)):
         other = second if is_number(first) else first
         if isinstance(other, Fraction | Decimal | timedelta):
             fail(
-                f"a {type(other).__name__} meets a number that depends on a tensor",
+                f"a {type(other).__name__} is combined with a number that depends on a tensor",
                 "convert it to a float, or compile with fallback=True",
             )
         if isinstance(other, complex | np.ndarray | np.generic):
             fail(
-                f"a {type(other).__name__} meets a number that depends on a tensor",
+                f"a {type(other).__name__} is combined with a number that depends on a tensor",
                 "make a tensor of it, or compile with fallback=True",
             )
         return NotImplemented
@@ -85,13 +87,13 @@ def applied(name: str, first: Any, second: Any) -> Any:
 
 
 def _rest(rest: Any, divisor: Any) -> Any:
-    """A rest that is zero has the sign of the divisor."""
+    """Give a remainder that is zero the sign of the divisor."""
     zero = torch.where(as_traced_float(divisor) < 0, as_traced_float(-0.0), as_traced_float(0.0))
     return torch.where(rest == 0, zero, rest)
 
 
 def applied_to_one(name: str, number: Any) -> Any:
-    """The result of a Python operator on a traced number."""
+    """Return the result of a unary Python operator on a traced number."""
     number = _without_bool(number)
     if number_kind(number) is int:
         check_int(name, number, None)
@@ -109,25 +111,26 @@ def _of_torch(name: str, first: Any, second: Any) -> Any:
 
 
 def _without_size(item: Any) -> Any:
-    """A traced number in the place of a size, or of a float that is computed from sizes."""
+    """Return a traced number for a size, or for a float computed from sizes; other items
+    unchanged."""
     is_size = isinstance(item, SizeNumber)
     return number_of_size(tracer(), item, torch.float64) if is_size else item
 
 
 def _without_bool(number: Any) -> Any:
-    """The number, a bool as the int that it is."""
+    """Return the number, with a bool converted to an int."""
     if isinstance(number, TracedTensor):
         return cast_number(number, int) if number.dtype == torch.bool else number
     return int(number) if isinstance(number, bool) else number
 
 
 def _in_range(number: Any) -> Any:
-    """The number, a known int that 64 bits cannot hold as the float that it becomes."""
+    """Return the number, with a known int beyond 64 bits converted to a float."""
     return float(number) if is_too_large(number) else number
 
 
 def is_too_large(number: Any) -> bool:
-    """Whether a number is a known int that 64 bits cannot hold."""
+    """True for a known int that does not fit into 64 bits."""
     return isinstance(number, int) and not -_LARGEST - 1 <= number <= _LARGEST
 
 
@@ -140,7 +143,7 @@ def _check_divisor(name: str, first: Any, second: Any) -> None:
 
 
 def _compared(name: str, first: Any, second: Any) -> Any:
-    """A comparison by value: Python does not round an int beside a float."""
+    """Return a comparison by value: Python does not round an int that is compared with a float."""
     if number_kind(first) is bool:
         return _of_torch(name, first, second)
     if not isinstance(first, TracedTensor):
@@ -164,12 +167,13 @@ def _compared(name: str, first: Any, second: Any) -> Any:
 
 
 def _compared_with_float(name: str, number: Any, other: Any) -> Any:
-    """An int and a float. Where the int as a float is equal to the float, the float is an int."""
+    """Compare an int with a float. If the int rounded to a float equals the float, the float is an
+    int, and the ints are compared."""
     rounded = cast_number(number, float)
     by_floats = _of_torch(name, rounded, other)
     if bits_of(number) <= _EXACT_BITS:
         return by_floats
-    is_larger = other == _LIMIT  # no int of 64 bits, but such an int may be rounded to it
+    is_larger = other == _LIMIT  # 2**63 is no 64-bit int, but one may be rounded to it
     by_ints = _of_torch(name, number, cast_number(other, int))
     of_equal = torch.where(is_larger, getattr(operator, name)(0, 1), by_ints)
     return cast_number(torch.where(rounded == other, of_equal, by_floats), bool)
@@ -183,11 +187,11 @@ _SWAPPED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "n
 
 
 def check_int(name: str, first: Any, second: Any) -> None:
-    """Stops the run where Python's result is an int that 64 bits cannot hold."""
+    """Stop the run if Python's result is an int beyond 64 bits."""
     for item in (first, second):
         if is_too_large(item):
             fail(
-                f"an int of {bits_of(item)} bits meets a number that depends on a tensor",
+                f"an int of {bits_of(item)} bits is combined with one that depends on a tensor",
                 "make one of them a float: in a compiled function such numbers have 64 bits",
             )
     if name in ("lshift", "rshift"):
@@ -202,7 +206,7 @@ def check_int(name: str, first: Any, second: Any) -> None:
         case "mul":
             is_fine = _fits_product(first, second)
         case "pow" if isinstance(second, int) and second < 0:
-            return  # a float
+            return  # the result is a float
         case "pow":
             is_fine = torch.pow(as_traced_float(first), as_traced_float(second)).abs() < _LIMIT
         case "lshift":
@@ -223,29 +227,29 @@ TOO_LARGE = (
 
 
 def is_counter(before: Any, after: Any) -> bool:
-    """Whether a round of a loop only adds what is small to a number that may be an int."""
+    """True if an iteration of a loop only adds small values to a number that may be an int."""
     if number_kind(before) is int and not isinstance(before, TracedTensor):
         return max(bits_of(before), bits_of(after)) <= COUNTER_BITS
     return number_kind(after) is not int or bits_of(after) <= COUNTER_BITS
 
 
 def check_counter(number: Any) -> None:
-    """Stops the run where an int leaves no room for a loop to add to it."""
+    """Stop the run if an int leaves no room for a loop to add to it."""
     if number_kind(number) is int and bits_of(number) > COUNTER_BITS:
         is_fine = torch.logical_and(number < 2**61, number >= -(2**61))
         check(is_fine, OnlyInPython.__name__, TOO_LARGE)
 
 
 def as_traced_float(number: Any) -> Any:
-    """A number, traced or not, as a traced float."""
+    """Return a number, traced or not, as a traced float."""
     if isinstance(number, TracedTensor):
         return cast_number(number, float)
     return tracer().number(tracer().literal(float(number), DType.F64))
 
 
 def _fits_product(first: Any, second: Any) -> Any:
-    """Whether the product of two ints has 64 bits. Of two that are traced, the product is compared
-    as a float, which may count one as too large that is the largest."""
+    """Return a flag that is true if the product of two ints fits into 64 bits. For two traced ints
+    the product is computed as a float, which may reject the largest one that fits."""
     if not isinstance(first, TracedTensor):
         first, second = second, first
     if isinstance(second, TracedTensor):
@@ -255,7 +259,7 @@ def _fits_product(first: Any, second: Any) -> Any:
 
 
 def _fits_sum(first: Any, second: Any, sign: int) -> Any:
-    """Whether the sum or difference of two ints has 64 bits."""
+    """Return a flag that is true if the sum or difference of two ints fits into 64 bits."""
     if not isinstance(first, TracedTensor) and sign > 0:
         first, second = second, first
     if not isinstance(second, TracedTensor):
@@ -306,7 +310,7 @@ def _power_of_floats(base: Any, exponent: Any) -> Any:
 
 
 def _any_of(*flags: Any) -> Any:
-    """Whether one of the flags, bools or traced ones, holds."""
+    """Return a flag that is true if one of the flags, Python or traced bools, is."""
     traced = [flag for flag in flags if isinstance(flag, TracedTensor)]
     if any(flag for flag in flags if not isinstance(flag, TracedTensor)):
         return True
@@ -327,7 +331,7 @@ def _is_float(number: Any) -> bool:
 
 @cache
 def _message(name: str, *, is_float: bool) -> str:
-    """The text of this Python's own error."""
+    """Return the message of this Python version's own ZeroDivisionError."""
     one, zero = (1.0, 0.0) if is_float else (1, 0)
     try:
         getattr(operator, name)(*((zero, -one) if name == "pow" else (one, zero)))
@@ -354,8 +358,8 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def is_beside_tensor(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether the dtype of a result depends on a traced number, a float, and on tensors that are
-    none."""
+    """True if the dtype of a result depends on a traced float and on tensors that are not
+    numbers."""
     if func.overloadpacket in _FILLING:
         return False
     tensors = tensors_of((args, kwargs))
@@ -363,7 +367,7 @@ def is_beside_tensor(func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def is_beside_scalar(func: Any, args: Any) -> bool:
-    """Whether an operator has two operands, one a traced number and one a 0-d tensor."""
+    """True if an operator has two operands, a traced number and a 0-d tensor."""
     if func.overloadpacket not in _OPERATORS or len(args) != 2:
         return False
     scalars = [item for item in args if not is_number(item)]
@@ -371,8 +375,8 @@ def is_beside_scalar(func: Any, args: Any) -> bool:
 
 
 def with_floats(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments of an operator with floats of Python beside tensors, where a float has 64 bits
-    but counts less than any tensor of floats, and beside other tensors is of the default dtype."""
+    """Convert traced floats among an operator's arguments for promotion: they have 64 bits, but
+    count less than any float tensor; without float tensors they get the default dtype."""
     others = list(filter(_is_tensor, tensors_of((args, kwargs))))
     floats = [item for item in others if item.dtype.is_floating_point]
     if any(item.dim() for item in floats):
@@ -387,7 +391,8 @@ def with_floats(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def is_float_of_ints(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether an operator has numbers alone, some of them ints, and its result is a float."""
+    """True if an operator has only numbers as operands, some of them ints, and its result is a
+    float."""
     tensors = tensors_of(args)
     if kwargs or func.overloadpacket not in _OPERATORS or not all(map(is_number, tensors)):
         return False
@@ -396,24 +401,24 @@ def is_float_of_ints(func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def as_floats(args: Any) -> Any:
-    """The operands as floats of Python."""
+    """Return the operands as Python floats."""
     return tuple(cast_number(x, float) if isinstance(x, TracedTensor) else x for x in args)
 
 
 def is_inverse(func: Any, args: Any) -> bool:
-    """Whether a number is divided by a tensor."""
+    """True if a number is divided by a tensor."""
     is_quotient = func.overloadpacket in _QUOTIENTS and len(args) == 2
     return is_quotient and is_number(args[0]) and _is_tensor(args[1])
 
 
 def by_reciprocal(number: Any, other: Any) -> Any:
-    """The quotient of a number and a tensor, as Python's operator computes it."""
+    """Return the quotient of a number and a tensor, computed as Python's operator does."""
     return other.reciprocal() * number
 
 
 def with_number(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """The result of an operator with a number and a 0-d tensor; NotImplemented where the dtypes
-    need no care."""
+    """Return the result of an operator on a number and a 0-d tensor; NotImplemented if the dtypes
+    need no conversion."""
     place = 0 if is_number(args[0]) else 1
     number, other = args[place], args[1 - place]
     kind = python_kind(DType.from_torch(number.dtype))
@@ -422,7 +427,7 @@ def with_number(func: Any, *args: Any, **kwargs: Any) -> Any:
         return NotImplemented
     if dtype not in _HALF or func.overloadpacket not in (aten.mul, *_QUOTIENTS):
         return func(*_placed(place, number.to(dtype), other), **kwargs)
-    # Kernels for half precision compute products in float32, and do not round the number before.
+    # Half-precision kernels compute products in float32, without rounding the number first.
     wide = _placed(place, number.to(torch.float32), other.to(torch.float32))
     return func(*wide, **kwargs).to(dtype)
 
@@ -439,11 +444,10 @@ def _placed(place: int, number: Any, other: Any) -> tuple[Any, Any]:
     return (number, other) if place == 0 else (other, number)
 
 
-# ---- Operators on a value that is a number of one kind or another: an int or a float, or a 0-d
-# tensor.
+# ---- Operators on a value that may be an int, a float, or a 0-d tensor.
 #
-# Most uses do not depend on which of them it is: the product with a float tensor, or the
-# comparison with another number. These need no branch on the flags of the value.
+# Most uses do not depend on which of them it is: a product with a float tensor, or a comparison
+# with another number. These need no branch on the flags of the value.
 
 
 _OF_NUMBERS = {*COMPARISONS, "add", "sub", "mul", "neg", "pos", "abs"}
@@ -457,16 +461,16 @@ _FUNCTIONS = {
     **{name: name for name in COMPARISONS}, "clamp_min": "lt", "clamp_max": "lt",
     **{f"__{prefix}{name}__": name for name in _OF_TENSORS for prefix in ("", "r", "i")},
 }  # fmt: skip
-"""Functions and methods of torch with two operands, and the operators that they are."""
+"""Functions and methods of torch with two operands, with the equivalent operator."""
 
 Operation = Callable[..., Any]
 
 
 def of_operator(name: str, operation: Operation, value: Either, others: tuple[Any, ...]) -> Any:
-    """The result of `operation(number, *others)` without a branch; NotImplemented where it needs
-    one.
+    """Return the result of `operation(value, *others)` without a branch on the value's flags;
+    NotImplemented if it needs one.
 
-    Each number that `value` may be takes its place.
+    `operation` is applied to each number that `value` may be.
     """
     pairs = possible(value)
     options = [option for _, option in pairs]
@@ -482,7 +486,7 @@ def of_operator(name: str, operation: Operation, value: Either, others: tuple[An
 
 
 def of_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The same for a function of torch with two operands."""
+    """Return the same for a torch function with two operands."""
     name = _FUNCTIONS.get(getattr(function, "__name__", ""))
     if name is None or kwargs or len(args) != 2:
         return NotImplemented
@@ -494,7 +498,7 @@ def of_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def with_tensors(given: Any) -> Any:
-    """The arguments, with one tensor in the place of each value that is a number or a 0-d
+    """Return the arguments with each value that is a number or a 0-d tensor replaced by one
     tensor."""
     while (found := _number_or_tensor(given)) is not None:
         either, kind = found
@@ -508,8 +512,8 @@ def with_tensors(given: Any) -> Any:
 
 
 def _number_or_tensor(given: Any) -> tuple[Either, Kind] | None:
-    """A value among the arguments that is a number or a tensor, and the kind of tensor that can
-    hold both."""
+    """Return the first argument that is a number or a tensor, and the kind of tensor that can hold
+    both; None if there is none."""
     args, kwargs = given
     for leaf in (*args, *kwargs.values()):
         if isinstance(leaf, Either):
@@ -524,8 +528,8 @@ def _number_or_tensor(given: Any) -> tuple[Either, Kind] | None:
 
 
 def _merged(pairs: list[tuple[Any, Any]], other: torch.Tensor) -> Any:
-    """One number or 0-d tensor that can stand for all that a value may be; None where the dtype of
-    the result with the other operand, a float tensor, depends on which of them it is."""
+    """Return one number or 0-d tensor that can replace every option of a value; None if the dtype
+    of the result with `other`, a float tensor, depends on the option."""
     dtype = other.dtype
     if not dtype.is_floating_point:
         return None
@@ -555,7 +559,7 @@ def _converted(option: Any, dtype: torch.dtype) -> Any:
 
 
 def _one_of(pairs: list[tuple[Any, Any]], results: list[Any]) -> Any:
-    """A value that is one of the results. Results of one kind become one number."""
+    """Return a value that is one of the results. Results of one kind become one number."""
     found = list[tuple[Any, Any]]()
     for (flag, _), result in zip(pairs, results, strict=True):
         same = next((n for n, (_, x) in enumerate(found) if kind_of(x) == kind_of(result)), None)

@@ -1,8 +1,9 @@
-"""A value that is one of several things of different kinds, depending on the run.
+"""Either: a value that is one of several things of different kinds, depending on the run.
 
-After `if t: self.h = x`, an attribute that was None before is a tensor or None. A flag says which
-of the two. Every use of such a value is a branch on its flags; in each arm it is one of the
-options. So what eager PyTorch raises for one of them is raised where the program comes to it.
+After `if t: self.h = x`, an attribute that was None before is a tensor or None. A flag
+tells which one. Every use of such a value is a branch on its flags; in each arm it is one
+of the options. An exception of eager PyTorch for one option is therefore raised when the
+program reaches it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from stretto.frontends.python.tracing.tensor import Hooks
 
 
 class Either:
-    """`stretto_flags`, bools or traced ones of which exactly one holds, say which of
-    `stretto_options` the value is. Other attributes are those of the options."""
+    """One of `stretto_options`, selected by `stretto_flags`: Python or traced bools of which
+    exactly one holds. Other attributes are those of the options."""
 
     __slots__ = ("__weakref__", "stretto_flags", "stretto_options")
 
@@ -103,7 +104,7 @@ class Either:
 
 
 def needs_text() -> NoReturn:
-    """Fails for a text of Python that only the run knows."""
+    """Raise Abort for a Python text that is known only at run time."""
     fail(
         "the text itself is needed here, and it shows a value that is known only when the program "
         "runs",
@@ -113,12 +114,12 @@ def needs_text() -> NoReturn:
 
 
 def _text(value: Any) -> str:
-    """A text for Python itself, which takes no other object in its place."""
+    """Return a Python `str`, as Python's own methods require one."""
     return needs_text() if isinstance(value, Either) else str(value)
 
 
 def first_either(value: Any) -> Either | None:
-    """The first such value in tuples, lists, dicts and slices."""
+    """Return the first Either in tuples, lists, dicts and slices; None if there is none."""
     if isinstance(value, Either):
         return value
     if isinstance(value, tuple | list):
@@ -131,7 +132,7 @@ def first_either(value: Any) -> Either | None:
 
 
 def replaced(value: Any, either: Either, option: Any) -> Any:
-    """`value` with `option` in the place of `either`."""
+    """Return `value` with `either` replaced by `option`."""
     if value is either:
         return option
     if isinstance(value, Either) or first_either(value) is None:
@@ -147,11 +148,11 @@ def replaced(value: Any, either: Either, option: Any) -> Any:
 
 
 NONE: Any = object()
-"""Stands for an option that a value does not have."""
+"""Represents an option that a value does not have."""
 
 
 def options_of(value: Any) -> tuple[Any, ...]:
-    """What a value may be."""
+    """Return the possible options of a value; the value itself if it is no Either."""
     if not isinstance(value, Either):
         return (value,)
     pairs = zip(value.stretto_flags, value.stretto_options, strict=True)
@@ -159,7 +160,7 @@ def options_of(value: Any) -> tuple[Any, ...]:
 
 
 def flag_for(value: Any, option: Any) -> Any:
-    """Whether a value is a given one of its options, or NONE."""
+    """Return the flag under which a value is the given option; False for NONE."""
     if option is NONE:
         return False
     if not isinstance(value, Either):
@@ -196,26 +197,28 @@ for _name in (*UNARY, *COMPARISONS):
 
 
 def may_be_missing(entry: Any) -> bool:
-    """Returns True if an entry was added, or taken away, in one arm of a traced branch only."""
+    """True if an entry was added or removed in only one arm of a traced branch."""
     return isinstance(entry, Either) and any(x is UNDEFINED for x in entry.stretto_options)
 
 
 def lacks_entries(container: Any) -> bool:
-    """Returns True if a dict has such an entry."""
+    """True if a dict has such an entry."""
     return isinstance(container, dict) and any(map(may_be_missing, _items_of(container)))
 
 
 def check_entries(container: Any) -> None:
-    """Fails for a dict whose entries depend on the run, where all of them are looked at."""
+    """Raise Abort for a dict whose set of entries depends on the run, where all entries
+    are read."""
     if lacks_entries(container):
         fail(
-            "a dict is used to which an entry is added in one arm of a traced branch only",
-            "add it in both arms, or look at single entries",
+            "all entries of a dict are needed, and one was added or removed in only one arm of a "
+            "traced branch",
+            "add it in both arms, or access single entries",
         )
 
 
 def check_compared(*values: Any) -> None:
-    """Does the same for what is compared item by item."""
+    """Do the same for values that are compared item by item."""
     known, left = set[int](), list[Any](values)
     while left:
         value = left.pop()
@@ -226,8 +229,8 @@ def check_compared(*values: Any) -> None:
 
 
 def _items_of(container: Any) -> list[Any]:
-    """The values of a dict, or the items of a list or tuple; none of other objects. A class derived
-    from these may have methods of its own, which are not called."""
+    """Return the values of a dict, or the items of a list or tuple; none for other objects.
+    Overridden methods of derived classes are not called."""
     found = (of_kind for kind, of_kind in _ITEMS if isinstance(container, kind))
     return list(next(found, lambda _: ())(container))
 
@@ -238,7 +241,7 @@ _ITEMS: tuple[tuple[type, Callable[[Any], Iterable[Any]]], ...] = (
 
 
 def check_truth(value: Any) -> None:
-    """Does the same for a dict whose truth is asked. One entry that is there in every run decides
+    """Do the same for a dict used as a condition. An entry that is present in every run decides
     it."""
     if lacks_entries(value) and all(map(may_be_missing, value.values())):
         check_entries(value)

@@ -1,5 +1,5 @@
-"""Converts leaves of the state to IR values and back: tensors, Python numbers, and lists that
-grow."""
+"""Conversion of the leaves of the state to IR values and back: tensors, Python numbers, growing
+lists."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from stretto.frontends.python.values.scalars import (
     COUNTER_BITS,
     Kind,
     cast_value,
-    left_by_function,
+    kind_after_call,
     python_dtype,
     unify,
 )
@@ -50,8 +50,8 @@ from stretto.ir.types import Dim, ListType, TensorType
 
 
 def kind_of(value: Any) -> Kind | None:
-    """What `value` is in a Program, or None when it has no place there."""
-    if is_decided(value):  # the arm that it comes from may be the only place that knows it
+    """Return the kind of `value` in a Program, or None if it cannot be represented."""
+    if is_decided(value):  # its symbol may be known only in the arm that it comes from
         return Kind(TensorType(python_dtype(value.node.pytype)), True)
     if isinstance(value, TracedTensor):
         return Kind(tracer().type_of(value), value.number is not None)
@@ -65,13 +65,14 @@ def kind_of(value: Any) -> Kind | None:
 
 
 def list_kind(value: TracedList) -> Kind:
+    """Return the kind of a Program list."""
     base = value.memory.state.base
     assert isinstance(base, Value)
     return Kind(base.list, value.numbers)
 
 
 def items_kind(items: Sequence[Any]) -> Kind | None:
-    """The kind that all items of a Python list have, or None when they differ."""
+    """Return the kind that all items of a Python list have, or None if they differ."""
     kinds = [kind_of(item) for item in items]
     found = kinds[0] if kinds else None
     for kind in kinds[1:]:
@@ -82,7 +83,7 @@ def items_kind(items: Sequence[Any]) -> Kind | None:
 
 
 def materialize(leaf: Any, kind: Kind) -> Value:
-    """`leaf` as a value of `kind` in the current scope."""
+    """Return `leaf` as a value of `kind` in the current scope."""
     state = tracer()
     leaf = plain(leaf)
     if isinstance(leaf, list):
@@ -106,7 +107,7 @@ def _new_list(items: list[Any], kind: Kind) -> Value:
 
 
 def _rows(leaf: Any, kind: Kind, dim: int) -> Value:
-    """The parts of a tensor along a dim as a list."""
+    """Return the slices of a tensor along a dim as a list."""
     state = tracer()
     if isinstance(leaf, Either):
         plain_list = Kind(kind.type, False)
@@ -120,7 +121,8 @@ def _rows(leaf: Any, kind: Kind, dim: int) -> Value:
 
 
 def rows_sizes(leaf: Any, dim: int) -> tuple[Dim | None, ...]:
-    """How long a tensor is in a dim, or what it may be; None where it is not defined."""
+    """Return the size of a tensor in a dim, for each option of the leaf; None for options that are
+    no tensor."""
     shapes = (one.shape if isinstance(one, torch.Tensor) else None for one in options_of(leaf))
     return tuple(None if one is None else tracer().dim(one[dim]) for one in shapes)
 
@@ -133,8 +135,9 @@ def of_rows(
     key: Any,
     least: int = 0,
 ) -> Any:
-    """A list of parts as the tensor that they are along a dim. Tensors with one `key` have one
-    size of at least `least`, which `sizes` gains. The sizes of the parts are settled by guards."""
+    """Return a list of slices as the tensor that they form along a dim. Tensors with one `key`
+    have one size of at least `least`, which is added to `sizes`. The sizes of the slices are
+    settled by guards."""
     state, element = tracer(), value.list.element
     for size in element.shape:
         int(state.symbolic_dim(size))
@@ -148,7 +151,7 @@ def of_rows(
 
 
 def placeholder(kind: Kind) -> Value:
-    """A value of `kind` that is never looked at."""
+    """Return a value of `kind` that is never read."""
     state = tracer()
     if isinstance(kind.type, ListType):
         return state.emit(ListNewOp(()), (kind.type,))[0]
@@ -165,7 +168,7 @@ def fake_of_type(
     device: torch.device | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> torch.Tensor:
-    """A fake tensor of `type`, contiguous if no strides are given."""
+    """Return a fake tensor of `type`, contiguous if no strides are given."""
     state = tracer()
     if type.is_static:
         shape: list[Any] = [*type.shape]
@@ -180,7 +183,7 @@ def fake_of_type(
 
 
 def layout_of(*leaves: Any) -> tuple[int, ...] | None:
-    """The strides that all leaves have, or None where they differ or are not known.
+    """Return the strides that all leaves have, or None if they differ or are not known.
 
     Numbers and leaves without a value have none. Strides of dims of one element do not matter.
     """
@@ -212,8 +215,8 @@ def wrap(
     layout: tuple[int, ...] | None = None,
     bits: int = UNKNOWN_BITS,
 ) -> Any:
-    """A Python object that stands for `value`. `layout`: its strides, None if not known. `bits`: of
-    an int, those that it needs at most."""
+    """Return a Python object that represents `value`. `layout`: its strides, None if not known.
+    `bits`: for an int, an upper bound on its bits."""
     state = tracer()
     if kind.rows is not None:
         return of_rows(value, kind.rows, device, {}, None)
@@ -228,12 +231,13 @@ def wrap(
 
 
 def loops_of(*leaves: Any) -> frozenset[int]:
-    """The loops whose unrolling would make the leaves known."""
+    """Return the loops whose unrolling would make the leaves known."""
     numbers = [leaf.number for leaf in leaves if isinstance(leaf, TracedTensor)]
     return frozenset[int]().union(*(n.loops for n in numbers if isinstance(n, NumberMark)))
 
 
 def device_of(*leaves: Any) -> torch.device | None:
+    """Return the device of the first tensor among the leaves, or None."""
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             return leaf.device
@@ -245,7 +249,8 @@ def device_of(*leaves: Any) -> torch.device | None:
 
 
 def to_traced_list(items: list[Any]) -> TracedList:
-    """A Python list as an IR list of known length."""
+    """Return a Python list as an IR list of known length. Raises Abort if its items differ in
+    kind."""
     kind = items_kind(items)
     if kind is None:
         fail(
@@ -270,10 +275,12 @@ Slot = tuple[Any, ...]
 
 @dataclass(eq=False, slots=True)
 class Carried:
-    """What is carried: its kind, its value before the region, and that at the end of the body.
+    """A carried value: its kind, its value before the region, and its value at the end of the
+    body.
 
-    `box`: a Python list that becomes a list of the Program; then `init` has its items. `group`: of
-    tensors whose sizes change, those with equal groups differ in size by the same in every round.
+    `box`: a Python list that becomes a list of the Program; then `init` has its items. `group`:
+    for tensors whose sizes change; tensors of one group keep the same difference in size in
+    every iteration.
     """
 
     kind: Kind
@@ -283,37 +290,37 @@ class Carried:
     box: list[Any] | None = None
     group: Any = None
     counts: bool = True
-    """Whether a round only adds to an int, or subtracts from it, what is small."""
+    """True if an iteration only adds small values to an int, or subtracts them."""
     size: Dim | None = None
-    """The size at the start of a round, of a tensor whose size changes."""
+    """For a tensor whose size changes: its size at the start of an iteration."""
     least: int = 0
-    """The least that such a size is before each round and after the last one: what it is before the
-    loop, unless a round may leave less."""
+    """Lower bound of such a size before each iteration and after the last one: its size before the
+    loop, unless an iteration may leave less."""
 
     @property
     def bits(self) -> int:
         return COUNTER_BITS if self.counts else UNKNOWN_BITS
 
     def learn_layout(self) -> bool:
-        """Learns the strides from those at the end of a round. Returns whether they are not those
-        that were assumed."""
+        """Set the strides from the values at the end of an iteration. Return True if they differ
+        from those assumed."""
         before, self.layout = self.layout, layout_of(self.init, self.end)
         return before != self.layout
 
 
-# ---- Takes values apart into leaves and a structure: arguments and results of recursive functions.
+# ---- Splitting values into leaves and a structure: arguments and results of recursive functions.
 
 
 NOTHING: Mapping[int, Hashable] = {}
 
 
 _COMPARED = (type(None), bool, int, str)
-"""Classes of which equal objects are the same. Those of their subclasses may have attributes."""
+"""Classes whose equal objects are interchangeable. Objects of subclasses may have attributes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A Python number in a result that has been the same in every path so far."""
+    """A Python number in a result that has been the same on every path so far."""
 
     value: bool | int | float
 
@@ -324,7 +331,7 @@ class ResultTemplate:
 
     leaves: list[Kind | Fixed]
     build: Callable[[list[Any], list[Any]], Any]
-    """Makes the result from the leaves that are not fixed and the containers of the arguments."""
+    """Builds the result from the leaves that are not fixed and the containers of the arguments."""
     shape: Hashable
 
     @property
@@ -334,12 +341,13 @@ class ResultTemplate:
 
 
 def merge(known: Kind | Fixed, leaf: Any) -> Kind | Fixed | None:
-    """The leaf that can hold both a known leaf of a result and the value of another path."""
+    """Return a leaf that can hold both a known leaf of a result and the value of another path;
+    None if there is none."""
     if isinstance(known, Fixed) and equal_leaves(known.value, leaf):
         return known
     first = kind_of(known.value) if isinstance(known, Fixed) else known
     second = kind_of(leaf)
-    return None if first is None or second is None else unify(first, left_by_function(second))
+    return None if first is None or second is None else unify(first, kind_after_call(second))
 
 
 def is_result_leaf(value: Any) -> bool:
@@ -347,7 +355,7 @@ def is_result_leaf(value: Any) -> bool:
 
 
 def is_mixed_number(value: Any) -> bool:
-    """Whether a value is one of several numbers and tensors without dims."""
+    """True if a value is one of several numbers and tensors without dims."""
     return isinstance(value, Either) and all(
         is_result_leaf(option) and not getattr(option, "shape", ())
         for option in value.stretto_options
@@ -360,7 +368,8 @@ def is_traced_leaf(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ValueWalk:
-    """How values are taken apart: what is a leaf, and whether lists are taken apart too."""
+    """How to take values apart: the predicate for leaves, and by_content: True if lists and dicts
+    are taken apart too."""
 
     is_leaf: Callable[[Any], bool]
     by_content: bool
@@ -368,8 +377,8 @@ class ValueWalk:
     def flatten(
         self, value: Any, leaves: list[Any], known: Mapping[int, Hashable] = NOTHING
     ) -> Hashable:
-        """Collects the leaves of a value and returns its structure. `known` has the structure of
-        some objects, by their ids."""
+        """Append the leaves of a value to `leaves` and return its structure. `known` has the
+        structure of some objects, by id."""
         if self.is_leaf(value):
             leaves.append(value)
             return "leaf"
@@ -396,7 +405,7 @@ class ValueWalk:
                 return ("object", id(value))
 
     def rebuild(self, value: Any, supply: list[Any], replaced: dict[Any, Any]) -> Any:
-        """`value` with leaves from `supply`, in order; `replaced` maps ids of containers."""
+        """Return `value` with leaves from `supply`, in order; `replaced` maps ids of containers."""
         if self.is_leaf(value):
             return supply.pop(0)
         if isinstance(value, list | dict | TracedList) and id(value) in replaced:
@@ -413,7 +422,7 @@ class ValueWalk:
                 return value
 
     def update(self, value: Any, supply: list[Any]) -> Any:
-        """`value` with leaves from `supply`, in order, put into the containers themselves."""
+        """Return `value` with leaves from `supply`, in order, put into the containers in place."""
         if self.is_leaf(value):
             return supply.pop(0)
         parts = None if isinstance(value, Either) else parts_of(value)
@@ -429,8 +438,7 @@ class ValueWalk:
         return value
 
     def containers(self, value: Any) -> Iterator[Any]:
-        """The lists and dicts in a value; those inside of others only where lists are taken
-        apart."""
+        """Yield the lists and dicts in a value; nested ones only if they are taken apart."""
         if isinstance(value, list | dict | TracedList):
             yield value
         if isinstance(value, tuple) or (isinstance(value, list | dict) and self.by_content):

@@ -1,7 +1,8 @@
-"""Attributes that Python's numbers have and tensors lack, for traced numbers.
+"""Attributes of Python numbers that tensors lack, for traced numbers; and the user's special
+methods.
 
-What can be computed in the run is; for all others the value has to be known while the function is
-captured.
+Attributes that a run can compute are computed; for all others the value has to be known
+during the capture.
 """
 
 from __future__ import annotations
@@ -40,8 +41,7 @@ _LEAST = -(1 << _BITS)
 
 
 def attribute(number: TracedTensor, name: str) -> Any:
-    """The value of `number.name`. Raises AttributeError where numbers of its type have no such
-    attribute."""
+    """Return `number.name`. Raises AttributeError if numbers of its type have no such attribute."""
     check_attribute(number, name)
     if name in _VALUES:
         return _VALUES[name](number)
@@ -51,9 +51,9 @@ def attribute(number: TracedTensor, name: str) -> Any:
 
 
 def is_of_operator(function: Any, args: tuple[Any, ...]) -> bool:
-    """Returns True for a method of numbers that an operator calls, as `n.__add__` and
-    `int.__add__`; not for one of an object whose class is derived from that of numbers: it may have
-    a method of the same name, which calls this one."""
+    """True for a method of numbers that an operator calls, such as `n.__add__` or `int.__add__`.
+    False for objects of derived classes: they may have a method of the same name, which calls
+    this one."""
     if _name(function) not in _OPERATORS:
         return False
     owner = getattr(function, "__self__", None)
@@ -64,7 +64,7 @@ def is_of_operator(function: Any, args: tuple[Any, ...]) -> bool:
 
 
 def of_operator(function: Any, args: tuple[Any, ...]) -> Any:
-    """Calls such a method. It returns NotImplemented if it does not know the other type."""
+    """Call such a method. Returns NotImplemented if it does not support the other type."""
     owner = getattr(function, "__self__", None)
     values = args if owner is None else (owner, *args)
     name = _name(function)
@@ -86,13 +86,14 @@ def of_operator(function: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _name(function: Any) -> str:
-    """The name of a method. Those of sizes that operators call have another one."""
+    """Return the name of a method: for methods of sizes, the name of the operator that
+    calls them."""
     of_size = _OF_SIZES.get(getattr(function, "__func__", None))
     return getattr(function, "__name__", "") if of_size is None else of_size
 
 
 def _kind(value: Any) -> type | None:
-    """The type of a number of Python, of a traced one and of a size."""
+    """Return the type of a Python number, a traced number or a size; None for anything else."""
     return number_kind(value) or _KINDS_OF_SIZES.get(type(value))
 
 
@@ -115,14 +116,14 @@ _OF_SIZES = {
 
 
 def check_attribute(number: TracedTensor, name: str) -> None:
-    """Raises AttributeError where numbers of this type have no attribute of this name."""
+    """Raise AttributeError if numbers of this type have no attribute of this name."""
     kind = kind_of_number(number)
     if not hasattr(kind, name):
         raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
 
 
 def tensor_attribute(holder: Any, name: str) -> Any:
-    """`holder.name`, for an attribute of tensors."""
+    """Return `holder.name`, for an attribute of tensors."""
     if isinstance(holder, TracedTensor):
         if holder.number is not None:
             check_attribute(holder, name)
@@ -132,7 +133,7 @@ def tensor_attribute(holder: Any, name: str) -> Any:
 
 
 def kind_of_number(number: TracedTensor) -> type:
-    """The type that a traced number has in Python."""
+    """Return the Python type of a traced number."""
     return python_kind(DType.from_torch(number.dtype))
 
 
@@ -141,7 +142,7 @@ def _imaginary(number: Any) -> Any:
 
 
 def _itself(number: Any) -> Any:
-    """A bool is an int here."""
+    """Return the number, with a bool converted to an int."""
     return cast_number(number, int) if number.dtype == torch.bool else number
 
 
@@ -183,18 +184,18 @@ _METHODS: dict[str, Callable[..., Any]] = {
 
 # ---- Special methods that the user has written in Python.
 #
-# Where the interpreter calls one of them and takes its result as it comes, nothing is to be done:
-# its calls are redirected. Where the interpreter takes a bool or an int only, the tracer calls
-# the method itself, since the result may be traced.
+# If the interpreter calls one of them and accepts any result, the redirection suffices. If it
+# accepts only a bool or an int, the tracer calls the method itself, since the result may be traced.
 
 
 def _entry(kind: type, name: str) -> Any:
-    """What a class and its bases have under the name of a special method."""
+    """Return the attribute of a class or its bases for a special method; UNDEFINED if there is
+    none."""
     return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), UNDEFINED)
 
 
 def own_method(holder: Any, name: str) -> Any:
-    """The special method of an object, bound to it; None where it is not the user's."""
+    """Return the special method of an object, bound to it; None if it is not the user's."""
     kind = type(holder)
     entry = _entry(kind, name)
     if entry is UNDEFINED or not _is_written(entry):
@@ -211,7 +212,8 @@ def _is_written(entry: Any) -> bool:
 
 
 def tested(value: Any) -> Any:
-    """A value whose truth is that of `value`: what its own method says, if there is one."""
+    """Return a value with the truth of `value`: the result of its `__bool__` or `__len__` if the
+    user wrote one."""
     check_truth(value)
     if active() is None or type(value) in _WITHOUT_METHODS:
         return value
@@ -233,21 +235,22 @@ def _is_flag(number: TracedTensor) -> bool:
 
 
 def returned(name: str, result: Any) -> Any:
-    """What a method called `name` gives the interpreter, which called it."""
+    """Check the result of the user's method `name` for the interpreter, which called it; a number
+    that must be a Python one is settled."""
     kind = RESULTS.get(name)
     if kind in (bool, int, float) and isinstance(result, TracedTensor):
         return kind(result)
     if kind is not None and type(result).__module__.startswith("stretto."):
         fail(
-            f"'{name}' gives a value that the run decides where Python needs one of class "
-            f"{kind.__name__}",
-            "call a method of another name",
+            f"'{name}' returns a value that is known only at run time, but Python requires one of "
+            f"class {kind.__name__}",
+            "use a method with another name, and call it directly",
         )
     return result
 
 
 def own_length(holder: Any) -> Any:
-    """What `__len__` of the user says."""
+    """Return the result of the user's `__len__`."""
     length = Hooks.call(own_method(holder, "__len__"))
     if isinstance(length, TracedTensor):
         check(length >= 0, "ValueError", "__len__() should return >= 0")
@@ -256,7 +259,7 @@ def own_length(holder: Any) -> Any:
 
 
 class _OfLength:
-    """Has the interpreter check a length."""
+    """Lets the interpreter check a length."""
 
     def __init__(self, length: int) -> None:
         self.length = length

@@ -1,8 +1,8 @@
 """Exceptions that depend on the run: checks, and arms of traced branches that raise.
 
-An exception that leaves an arm while it is traced becomes, at that place of the Program, a check
-that never holds. So an arm may raise, or use an operator on types that the operator refuses: eager
-PyTorch raises when it comes there, and so does the compiled program.
+An exception that leaves an arm while it is traced becomes, at that place of the Program, a
+check that always fails. So an arm may raise, or use an operator on types that the operator
+refuses: eager PyTorch raises when it gets there, and so does the compiled program.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stretto.ops.effects import is_draw
 _STRETTO = str(Path(__file__).parents[3])
 _TORCH = str(Path(torch.__file__).parent)
 _OF_OPERATORS = (RuntimeError, IndexError, ValueError, ZeroDivisionError, OverflowError)
-"""Classes of the errors of operators that the capture runs in the place of eager PyTorch."""
+"""Error classes of operators, which the capture runs instead of eager PyTorch."""
 _FOR_THE_USER = tuple(
     str(Path(__file__).parents[1] / name)
     for name in (
@@ -48,14 +48,14 @@ _FOR_THE_USER = tuple(
         "values/number_methods.py",
     )
 )
-"""Files of the capture that act for the user's code: what they raise, eager PyTorch raises too."""
+"""Files of the capture that act for the user's code: eager PyTorch raises their errors too."""
 _OF_THE_CAPTURE = tuple(
     str(Path(__file__).parents[1] / part) + os.sep
     for part in ("aliasing", "control", "guards", "objects", "results", "source", "tracing")
 )
-"""Folders whose code indexes only values of its own."""
+"""Folders whose code indexes only its own values."""
 _RAISE = dis.opmap["RAISE_VARARGS"]
-"""A `raise` of the capture raises what eager PyTorch raises, or a CaptureError."""
+"""Opcode of `raise`: an explicit `raise` in the capture raises eager's error, or a CaptureError."""
 _INDEXING = frozenset(
     dis.opmap[name]
     for name in ("BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR", "UNPACK_SEQUENCE", "UNPACK_EX")
@@ -74,15 +74,15 @@ class RaisingArm:
     trace: TracebackType | None
 
     def again(self) -> Exception:
-        """The error, as it was when it left the arm."""
+        """Return the error, with the traceback it had when it left the arm."""
         return self.error.with_traceback(self.trace)
 
 
 def check(condition: Any, error: str, message: str, detail: Value | None = None) -> None:
     """Stop the run, unless `condition` holds, with the error that eager PyTorch raises.
 
-    condition: a traced tensor of one element, or a bool. error: the name of the class. detail: an
-    i64 value for the `{}` in the message.
+    condition: a traced tensor of one element, or a bool. error: the name of the class. detail:
+    an i64 value for the `{}` in the message.
     """
     if isinstance(condition, TracedTensor):
         require(flag_of(condition), Failure(error, message), detail)
@@ -100,7 +100,7 @@ def require(flag: Value, failure: Failure, detail: Value | None = None) -> Check
 
 
 def raises(error: Exception) -> bool:
-    """Whether eager PyTorch raises `error` where the trace did. False for a bug of the capture."""
+    """True if eager PyTorch raises `error` at the same place. False for a bug of the capture."""
     if isinstance(error, _NEVER) or type(error).__module__.startswith(("torch.fx", "torch._sub")):
         return False
     place = _innermost(error)
@@ -129,7 +129,7 @@ def stop_at(region: Region, error: Exception) -> RaisingArm:
 
 
 def leave(flag: Value, when: bool, raised: RaisingArm) -> None:
-    """Emit the arm `raised` of a branch, which runs where `flag` is `when`."""
+    """Emit the raising arm of a branch, which runs if `flag` is `when`."""
     block = raised.region.scope.block
     if all(
         isinstance(op, TensorOp | LiteralOp | ConstantOp) and not is_draw(op)
@@ -142,7 +142,7 @@ def leave(flag: Value, when: bool, raised: RaisingArm) -> None:
 
 
 def shows_values(error: BaseException) -> bool:
-    """Whether an exception holds traced values, or texts that show some."""
+    """True if an exception holds traced values, or texts that show some."""
     pending, seen = list[Any]([error]), set[int]()
     while pending:
         value = pending.pop()
@@ -157,14 +157,14 @@ def shows_values(error: BaseException) -> bool:
 
 
 def is_of_user(error: Exception) -> bool:
-    """Whether the user's code raises the error, and no operator does."""
+    """True if the user's code raises the error, not an operator."""
     code = _raising(error)
     return code is not None and (is_user_file(code.co_filename) or code.co_name == "fails")
 
 
 def is_of_library(error: Exception) -> bool:
-    """Returns True if a function raises the error that the tracer does not follow: one of C that it
-    has called, or one of Python's library."""
+    """True if the error comes from a function that the tracer does not trace: a C function called
+    by it, or one of Python's library."""
     code = _raising(error)
     if code is None or code.co_filename.startswith(_STRETTO):
         return code is not None and (code.co_name in ("_native", "setattr"))
@@ -181,13 +181,13 @@ def _failure(error: Exception) -> Failure:
 
 
 def _raising(error: Exception) -> CodeType | None:
-    """The code that raised the error."""
+    """Return the code that raised the error, or None."""
     place = _innermost(error)
     return None if place is None else place.tb_frame.f_code
 
 
 def _innermost(error: Exception) -> TracebackType | None:
-    """The place in the code that raised the error."""
+    """Return the innermost traceback entry of the error, or None."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
@@ -195,7 +195,7 @@ def _innermost(error: Exception) -> TracebackType | None:
 
 
 def place_of(error: Exception) -> SourceLocation | None:
-    """The innermost line of the user's that the error came through."""
+    """Return the innermost user line that the error passed through, or None."""
     place = None
     at = error.__traceback__
     while at is not None:

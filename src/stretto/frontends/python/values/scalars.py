@@ -1,4 +1,4 @@
-"""Traced numbers: which results are numbers, what is known of them, how values are unified."""
+"""Traced numbers: which results are numbers, what is known about them, how values are unified."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from stretto.ir.ops import TensorOp
 from stretto.ir.sizes import Size, Symbol, symbols_in
 from stretto.ir.types import FLAG, DType, ListType, TensorType
 
-# ---- How many bits the absolute value of an int of Python needs, as far as it is known.
+# ---- Upper bounds on the bits of the absolute value of a Python int.
 #
-# An int that depends on a tensor has 64 bits in a Program. Where the bits of the operands leave
-# no doubt, an operator needs no check that its result can be held. A value that a loop carries
-# counts as one of `COUNTER_BITS` if a round only adds or subtracts what has `SMALL_BITS`: no run
-# lasts long enough for it to leave this range.
+# An int that depends on a tensor has 64 bits in a Program. If the bits of the operands prove that
+# the result fits, an operator needs no check. A value carried by a loop counts as one of
+# `COUNTER_BITS` if an iteration only adds or subtracts values of `SMALL_BITS`: no run lasts long
+# enough for it to leave this range.
 
 
 aten = torch.ops.aten
 
 MOST_BITS = 63
-"""The bits of an absolute value that surely fits."""
+"""The bits of an absolute value that certainly fits."""
 COUNTER_BITS = 62
 SMALL_BITS = 32
 _OF_DTYPES = {torch.bool: 1, torch.uint8: 8, torch.int8: 8, torch.int16: 16, torch.int32: 32}
 
 
 def bits_of(number: Any) -> int:
-    """The bits of an int, a bool or a size, traced or not."""
+    """Return an upper bound on the bits of an int, a bool or a size, traced or not."""
     if isinstance(number, torch.SymInt):
         return SIZE_BITS
     if not isinstance(number, TracedTensor):
@@ -54,12 +54,12 @@ def bits_of(number: Any) -> int:
 
 
 def bits_of_items(tensor: torch.Tensor) -> int:
-    """The bits of what `item()` gives."""
+    """Return an upper bound on the bits of the result of `item()`."""
     return _OF_DTYPES.get(tensor.dtype, UNKNOWN_BITS)
 
 
 def bits_of_result(func: Any, args: Any, kwargs: Any) -> int:
-    """The bits of what an operator of torch makes of numbers."""
+    """Return an upper bound on the bits of a torch operator's result on numbers."""
     name = _OPERATORS.get(func.overloadpacket)
     is_copy = func.overloadpacket is aten._to_copy
     has_float = any(isinstance(item, float | torch.SymFloat) for item in args)
@@ -89,7 +89,7 @@ _OPERATORS = {
 
 
 def result_bits(name: str, first: Any, second: Any) -> int:
-    """The bits of the result of a Python operator on ints."""
+    """Return an upper bound on the bits of the result of a Python operator on ints."""
     one, other = bits_of(first), 0 if second is None else bits_of(second)
     most, least = max(one, other), min(one, other)
     match name:
@@ -122,39 +122,40 @@ PythonNumber = bool | int | float
 
 
 def python_dtype(kind: type) -> DType:
-    """The dtype that stands for a Python type."""
+    """Return the dtype that represents a Python type."""
     if kind is bool:
         return DType.BOOL
     return DType.I64 if kind is int else DType.F64
 
 
 def python_kind(dtype: DType) -> type:
-    """The Python type of a traced number of `dtype`."""
+    """Return the Python type of a traced number of `dtype`."""
     if dtype is DType.BOOL:
         return bool
     return float if dtype.is_float else int
 
 
 def number_kind(value: Any) -> type | None:
-    """The Python type of a number, traced or not; None of anything else."""
+    """Return the Python type of a number, traced or not; None for anything else."""
     if isinstance(value, bool | int | float):
         return type(value)
     return python_kind(DType.from_torch(value.dtype)) if is_number(value) else None
 
 
 def most_bits(*leaves: Any) -> int:
-    """The bits that the ints among the leaves need at most."""
+    """Return an upper bound on the bits of all ints among the leaves."""
     ints = [leaf for leaf in leaves if number_kind(leaf) in (bool, int)]
     return max(map(bits_of, ints), default=UNKNOWN_BITS)
 
 
 def is_number(value: Any) -> bool:
-    """Whether `value` is a traced number."""
+    """True for a traced number."""
     return isinstance(value, TracedTensor) and value.number is not None
 
 
 def result_number(func: Any, args: Any, kwargs: Any) -> NumberMark | None:
-    """The mark of a result, which is a number if all tensors that went in are numbers."""
+    """Return the mark of a result, which is a number if all tensor operands are numbers; else
+    None."""
     tensors = tensors_of((args, kwargs))
     if not tensors or not all(is_number(x) for x in tensors):
         return None
@@ -164,6 +165,7 @@ def result_number(func: Any, args: Any, kwargs: Any) -> NumberMark | None:
 
 
 def linear_of(value: Any) -> LinearForm | None:
+    """Return the linear form of an int, traced or not; None if it is not known."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -205,8 +207,8 @@ _REFUSALS: dict[type[Exception], str] = {
 
 
 def to_number(tensor: TracedTensor, refusal: type[Exception] = RuntimeError) -> TracedTensor:
-    """A tensor of one element as a traced number. Raises for others what `tensor.item()` raises,
-    or, with TypeError, what an index does and, with ValueError, `float()`."""
+    """Return a tensor of one element as a traced number. For others raises the error of
+    `tensor.item()`, with TypeError that of an index, and with ValueError that of `float()`."""
     if tensor.number is not None:
         return tensor
     if tensor.numel() != 1:
@@ -217,7 +219,7 @@ def to_number(tensor: TracedTensor, refusal: type[Exception] = RuntimeError) -> 
 
 
 def as_numbers(tensor: Any) -> Any:
-    """A tensor with the dtype that its elements have as numbers of Python."""
+    """Return a tensor converted to the dtype of Python numbers: int64, float64 or bool."""
     dtype = DType.from_torch(tensor.dtype)
     if dtype.is_integer and dtype is not DType.I64:
         return tensor.to(torch.int64)
@@ -225,7 +227,7 @@ def as_numbers(tensor: Any) -> Any:
 
 
 def cast_number(value: Any, kind: type) -> Any:
-    """int(), float() or bool() of a traced tensor."""
+    """Return int(), float() or bool() of a traced tensor."""
     number = to_number(value, ValueError)
     if kind is bool:
         return number_of(number != 0) if number.dtype != torch.bool else number
@@ -239,11 +241,12 @@ def cast_number(value: Any, kind: type) -> Any:
 
 
 def number_of(tensor: Any) -> TracedTensor:
+    """Return a tensor of one element as a traced number."""
     return to_number(tensor)
 
 
 def flag_of(condition: Any) -> Value:
-    """The truth of a traced tensor as a bool without dims."""
+    """Return the truth of a traced tensor as a bool without dims."""
     state = tracer()
     if condition.numel() != 1:
         if condition.numel() == 0:
@@ -261,8 +264,8 @@ _KNOWN_FREE: frozenset[tuple[Value, int]] = frozenset()
 
 
 def concrete(tensor: torch.Tensor, kind: str, *, reading: bool = True) -> Any:
-    """A Python number from a tensor, where its value is known; else a signal. reading: it may be
-    known because tensors of outside are read."""
+    """Return a Python number from a tensor whose value is known; else raise a signal. reading: it
+    may become known by reading external tensors."""
     if not isinstance(tensor, TracedTensor):
         found = known_content(tensor)
         tensor = tracer().promote(tensor) if found is None else tensor
@@ -297,16 +300,17 @@ def _known_without_inputs(tensor: TracedTensor, *, reading: bool) -> torch.Tenso
 
 
 def known_value(tensor: TracedTensor) -> int | None:
-    """The value of a traced number that is in fact constant."""
+    """Return the value of a traced number that is in fact constant, else None."""
     linear = tensor.number.linear if tensor.number is not None else None
     return linear.constant if linear is not None and linear.terms == _KNOWN_FREE else None
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a leaf of the state is in the Program: a type, and whether it is a Python number.
+    """The representation of a leaf in the Program: a type, and True for a Python number.
 
-    rows: the dim of a tensor that is a list of the Program, since data decide how long it is there.
+    rows: the dim along which a tensor is a list of the Program, because its size there is
+    data-dependent.
     """
 
     type: TensorType | ListType
@@ -315,8 +319,8 @@ class Kind:
 
 
 def unify(first: Kind, second: Kind) -> Kind | None:
-    """The kind that can hold both, or None where eager PyTorch would tell which of them it is: an
-    int is not a float of the same value, a number is no tensor, and tensors have a dtype."""
+    """Return the kind that can hold both, or None if eager PyTorch distinguishes them: an int is
+    not a float of the same value, a number is no tensor, and tensors have a dtype."""
     a, b = first.type, second.type
     if first.rows is not None or second.rows is not None:
         return _unified_rows(first, second)
@@ -328,7 +332,8 @@ def unify(first: Kind, second: Kind) -> Kind | None:
 
 
 def _unified_rows(first: Kind, second: Kind) -> Kind | None:
-    """The kind of tensors that are lists of rows; the other one may be a tensor with such rows."""
+    """Return the common kind of tensors that are lists of rows; one of them may be a tensor with
+    such rows."""
     if first.rows is None:
         first, second = second, first
     other = second
@@ -346,8 +351,8 @@ def _as_rows(type: TensorType, dim: int | None) -> Kind | None:
 
 
 def unify_rows(first: Kind | None, second: Kind | None, *, promote: bool) -> Kind | None:
-    """The same for tensors that differ in one dim, of which data decide the size: a list of their
-    parts along it. `promote`: they may differ so although the sizes are numbers."""
+    """Return a common kind of tensors that differ in one dim of data-dependent size: a list of
+    their slices along it. `promote`: also if the sizes are numbers."""
     if first is None or second is None or first.number or second.number:
         return None
     a, b = first.type, second.type
@@ -363,16 +368,16 @@ def unify_rows(first: Kind | None, second: Kind | None, *, promote: bool) -> Kin
     return kinds[0] if kinds[0] == kinds[1] and (decided or promote) else None
 
 
-def outside(kind: Kind) -> Kind:
-    """The kind behind a branch of a tensor that only one of its arms has. Where the size of one dim
-    is decided in the arm, it is a list of the parts along it."""
+def kind_after_branch(kind: Kind) -> Kind:
+    """Return the kind, after a branch, of a tensor that only one arm has. A dim whose size is
+    decided in the arm makes it a list of its slices."""
     state = tracer()
     values = state.symbol_values.items()
     return _rows_of(kind, {symbol for symbol, value in values if not state.is_known(value)})
 
 
-def left_by_function(kind: Kind) -> Kind:
-    """The same behind the function that is traced, of what it returns."""
+def kind_after_call(kind: Kind) -> Kind:
+    """Return the same for a result of the function being traced, after its call."""
     state = tracer()
     values, home = state.symbol_values.items(), state.home
     inner = {s for s, v in values if v in home and home[v].context is state.context}
@@ -380,12 +385,12 @@ def left_by_function(kind: Kind) -> Kind:
 
 
 def decided_rows(kind: Kind) -> Kind:
-    """The kind that tensors have in common which differ in the one size that data decide."""
+    """Return the common kind of tensors that differ in their only data-dependent size."""
     return _rows_of(kind, set(tracer().symbol_dims))
 
 
 def _rows_of(kind: Kind, hidden: set[Symbol]) -> Kind:
-    """The kind, or that of a list of parts along the one dim with one of these symbols."""
+    """Return the kind, or that of a list of slices along the only dim with one of these symbols."""
     type = kind.type
     if not isinstance(type, TensorType) or kind.number:
         return kind
@@ -402,7 +407,7 @@ def _promoted(first: DType, second: DType) -> DType:
 
 
 def cast_value(value: Value, dtype: DType) -> Value:
-    """`value` with another dtype."""
+    """Return `value` converted to another dtype."""
     kept = value.tensor
     if kept.dtype is dtype:
         return value
@@ -412,8 +417,7 @@ def cast_value(value: Value, dtype: DType) -> Value:
 
 # ---- Flags: conditions that are either known while tracing or values of the Program.
 #
-# Where a branch around the place being traced depends on a flag, the flag is known there
-# (`assuming`).
+# Inside an arm of a branch on a flag, the flag is known (`assuming`).
 
 
 Flag = bool | Value
@@ -449,12 +453,12 @@ def all_of(flags: Iterable[Flag]) -> Flag:
 
 
 def value_of(flag: Flag) -> Value:
-    """The flag as a value of the program."""
+    """Return the flag as a value of the program."""
     return tracer().literal(flag, FLAG.dtype) if isinstance(flag, bool) else tracer().use(flag)
 
 
 def select(condition: Flag, first: Value, second: Value) -> Value:
-    """`first` where the condition holds, else `second`."""
+    """Return `first` where the condition holds, else `second`."""
     if isinstance(condition, bool):
         return first if condition else second
     state = tracer()
@@ -463,14 +467,14 @@ def select(condition: Flag, first: Value, second: Value) -> Value:
 
 
 def logical(operator: str, *flags: Value) -> Value:
-    """`and`, `or` or `not` of values of the program."""
+    """Return `and`, `or` or `not` of values of the program."""
     state = tracer()
     return state.tensor_op(f"aten.logical_{operator}.default", tuple(map(state.use, flags)), FLAG)
 
 
 @contextmanager
 def assuming(flag: Value, holds: bool) -> Generator[None]:
-    """States that what is traced inside runs only where `flag` is as given."""
+    """Declare that code traced inside runs only if `flag` equals `holds`."""
     state = tracer()
     before, state.facts = state.facts, {**state.facts, **implied(flag, holds)}
     try:
@@ -480,20 +484,20 @@ def assuming(flag: Value, holds: bool) -> Generator[None]:
 
 
 def derive(flag: Value, is_and: bool, others: tuple[Value, ...]) -> None:
-    """Notes that `flag` is the conjunction of the others, or (is_and=False) the negation of the one
-    other."""
+    """Record that `flag` is the conjunction of the others, or (is_and=False) the negation of a
+    single one."""
     tracer().derived[flag] = is_and, others
 
 
 def negation(flag: Value) -> TracedTensor:
-    """`not flag`, as a traced bool."""
+    """Return `not flag` as a traced bool."""
     opposite = logical("not", flag)
     derive(opposite, False, (flag,))
     return tracer().number(opposite)
 
 
 def implied(flag: Value, holds: bool) -> dict[Value, bool]:
-    """True if other edges already imply this edge."""
+    """Return the flags whose values follow from `flag` being `holds`, that flag included."""
     found = {flag: holds}
     is_and, others = tracer().derived.get(flag, (True, ()))
     if not is_and:
@@ -506,7 +510,7 @@ def implied(flag: Value, holds: bool) -> dict[Value, bool]:
 
 
 def known(flag: Any) -> bool | None:
-    """The value of a bool or a traced one, if it is known here."""
+    """Return the value of a Python or traced bool if it is known here; else None."""
     if isinstance(flag, TracedTensor):
         found = known_value(flag)
         if found is not None:
@@ -517,7 +521,7 @@ def known(flag: Any) -> bool | None:
 
 
 def possible(value: Either) -> list[tuple[Any, Any]]:
-    """The options that the value may be here, with their flags."""
+    """Return the options that the value may have here, with their flags."""
     pairs = [(f, o) for f, o in zip(value.stretto_flags, value.stretto_options, strict=True)]
     sure = [pair for pair in pairs if known(pair[0])]
     return sure or [pair for pair in pairs if known(pair[0]) is None]

@@ -1,8 +1,8 @@
-"""Sizes that data decide: traced numbers as dims of tensors, and such dims as traced numbers.
+"""Data-dependent sizes: traced numbers as dims of tensors, and such dims as traced numbers.
 
-In the shape of a tensor such a size is a `torch.SymInt` without a hint. Where Python would need its
-value (a condition, a loop, arithmetic with tensors), it becomes a traced number; where torch needs
-a dim, a traced number becomes a SymInt, which an op of the Program binds.
+In the shape of a tensor such a size is a `torch.SymInt` without a hint. Where Python would
+need its value (a condition, a loop, arithmetic with tensors), it becomes a traced number;
+where torch needs a dim, a traced number becomes a SymInt, which an op of the Program binds.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from stretto.frontends.python.values.scalars import cast_number, is_number, know
 from stretto.ir.size_bounds import at_most, bounds
 from stretto.ir.sizes import Size
 
-# ---- Sizes in the place of numbers: `x * n`, `x / math.sqrt(n)`, `torch.full(shape, n)`.
+# ---- Sizes used as numbers: `x * n`, `x / math.sqrt(n)`, `torch.full(shape, n)`.
 #
-# torch knows a size, or a float that is computed from sizes, as a SymInt or a SymFloat, with an
-# expression of sympy's. In the Program it is a scalar, computed from the sizes of the call.
+# torch represents a size, or a float computed from sizes, as a SymInt or a SymFloat with a sympy
+# expression. In the Program it is a scalar, computed from the sizes of the call.
 
 
 SizeNumber = torch.SymInt | torch.SymFloat
 
 
 def with_numbers(state: Tracer, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments of an operator with traced numbers in the place of the tensors that torch makes
-    of sizes. The content of such a tensor means nothing."""
+    """Return an operator's arguments with traced numbers in place of the tensors that torch makes
+    of sizes, whose contents are meaningless."""
 
     def replaced(item: Any) -> Any:
         if not isinstance(item, torch.Tensor):
@@ -49,14 +49,15 @@ def with_numbers(state: Tracer, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def float_kind(arguments: Any) -> torch.dtype:
-    """The dtype for a float beside these arguments, so that it is as exact as Python's."""
+    """Return the dtype of a float used with these arguments, wide enough to be as exact as
+    Python's."""
     wide = any(x.dtype == torch.float64 for x in tensors_of(list(arguments)))
     return torch.float64 if wide else torch.get_default_dtype()
 
 
 def number_of_size(state: Tracer, size: SizeNumber, dtype: torch.dtype) -> Any:
-    """A traced number for a size, or for a float of sizes, which gets the dtype. A float of another
-    form is settled by a guard."""
+    """Return a traced number for a size, or one of `dtype` for a float of sizes. A float that
+    cannot be expressed is settled by a guard."""
     if isinstance(size, torch.SymInt):
         return state.number_of_dim(size)
     with state.mode:
@@ -67,7 +68,8 @@ def number_of_size(state: Tracer, size: SizeNumber, dtype: torch.dtype) -> Any:
 
 
 def _value(state: Tracer, expression: Any) -> Any:
-    """A number of Python, or a traced one of 64 bits; None for what there is no form for."""
+    """Return an expression as a Python number or a traced one of 64 bits; None if it cannot be
+    expressed."""
     if expression.is_Boolean and expression.is_Atom:
         return bool(expression)
     if expression.is_number:
@@ -86,7 +88,7 @@ def _value(state: Tracer, expression: Any) -> Any:
 
 
 def _known_comparison(state: Tracer, expression: Any) -> bool | None:
-    """The truth of a comparison of two sizes, where their ranges tell it."""
+    """Return the truth of a comparison of two sizes if their ranges determine it; else None."""
     if not expression.is_Relational:
         return None
     one, other = (state.dim_of(part) for part in expression.args)
@@ -124,7 +126,7 @@ def _integer(operation: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def condition_of_sizes(state: Tracer, condition: torch.SymBool) -> Any:
-    """A traced flag for a condition on sizes; None for what there is no form for."""
+    """Return a traced flag for a condition on sizes; None if it cannot be expressed."""
     with state.mode:
         return _value(state, condition.node.expr)
 
@@ -154,25 +156,26 @@ _MEANINGS: dict[str, Callable[..., Any]] = {
         for name in ("sqrt", "exp", "log", "log2", "sin", "cos", "tanh")
     },
 }
-"""What expressions of torch's sympy compute, by the names of their classes."""
+"""The computation of each class of torch's sympy expressions, by class name."""
 
 
 Dim = int | torch.SymInt
 
 Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
 MOST = 1 << 40
-"""The largest size that a run tries to take memory for, whatever the memory of the machine."""
+"""The largest size for which a run tries to allocate memory, regardless of the machine's memory."""
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def is_decided(value: object) -> TypeGuard[Symbolic]:
-    """Whether data decide a size, or what Python has computed of sizes."""
+    """True for a data-dependent size, or a number or condition computed from one."""
     return isinstance(value, _SYMBOLIC) and not value.node.has_hint()
 
 
 def plain(value: Any) -> Any:
-    """The value; a traced number for a size that data decide, and a flag for a condition on one."""
+    """Return the value; for a data-dependent size a traced number, for a condition on one a flag.
+    Raises Abort for conditions that cannot be expressed."""
     if not is_decided(value):
         return value
     state = tracer()
@@ -182,21 +185,21 @@ def plain(value: Any) -> Any:
         found = number_of_size(state, value, torch.float64)
     if found is None:
         fail(
-            f"the condition {value.node.expr} on a size that data decide is not captured",
-            "compare sizes, and what +, -, *, //, %, min and max make of them",
+            f"the condition {value.node.expr} on a data-dependent size cannot be captured",
+            "compare sizes, or results of +, -, *, //, %, min and max on sizes",
         )
     return found
 
 
 def plain_parts(value: Any) -> Any:
-    """The same for what containers hold."""
+    """Apply `plain` to the leaves of containers."""
     if active() is None:
         return value
     return tree_map_only(_SYMBOLIC, plain, value)
 
 
 def is_integer(value: Any) -> bool:
-    """Whether a value is a traced number that may be a size."""
+    """True for a traced number that may be a size."""
     return is_number(value) and value.dtype == torch.int64
 
 
@@ -207,8 +210,8 @@ def dim_of(
     most: Dim | None = None,
     error: type[Exception] = RuntimeError,
 ) -> Dim:
-    """A number as a dim. The run stops with `error` and `message` where it is below `low`; the
-    caller knows that it is at most `most`."""
+    """Return a number as a dim. The run stops with `error` and `message` if it is below `low`; the
+    caller ensures that it is at most `most`."""
     known = known_value(number) if isinstance(number, TracedTensor) else number
     if known is not None:
         return known
@@ -217,8 +220,8 @@ def dim_of(
 
 
 def bounded_dim(number: TracedTensor, low: int = 0, most: Dim | None = None) -> Dim:
-    """A number that surely lies between `low` and `most` as a dim. The same number is the same
-    dim."""
+    """Return a number that is certainly between `low` and `most` as a dim. The same number is
+    always the same dim."""
     known = known_value(number)
     if known is not None:
         return known
@@ -227,16 +230,16 @@ def bounded_dim(number: TracedTensor, low: int = 0, most: Dim | None = None) -> 
     if value in state.sizes_read:
         return state.symbolic_dim(state.sizes_read[value])
     found: Any = state.sizes_of.get(value)
-    if isinstance(found, int):  # of a size that is a number in this capture
+    if isinstance(found, int):  # a size that is a number in this capture
         return found
-    # A trace that was given up may have found that the size is a constant there.
+    # An abandoned trace may have settled the size, and its symbol may belong to that trace only.
     if found is not None and found.node.expr in state.symbols:
         symbol = state.symbols[found.node.expr]
         if state.is_known(state.symbol_values[symbol]):
             return found
     limit = None if most is None else Size.of(state.dim(most))
     if limit is None:
-        too_many = "a size of {} is more than memory has room for"
+        too_many = "a size of {} is too large for the memory"
         with state.mode:
             check(number <= MOST, "RuntimeError", too_many, value)
     high = None if limit is None else bounds(limit)[1]
@@ -251,21 +254,20 @@ def _is_of_the_call(size: Size) -> bool:
 
 
 def compare_in_run() -> None:
-    """Emits the comparisons of sizes that torch has made outside of operators. A function that C++
-    makes of several operators, as `broadcast_tensors`, compares sizes before it calls any of them,
-    and takes those that data decide for what it needs. A call where they are others runs in
+    """Emit checks for the comparisons of sizes that torch made outside of operators. A C++
+    function that calls several operators, such as `broadcast_tensors`, compares sizes first,
+    and assumes the answers it needs for data-dependent ones. A call whose sizes differ runs in
     Python."""
     state = tracer()
     for symbol, expression in state.sizes.env.forget_equal(state.symbols):
         dim = state.dim_of(expression)
         if dim is not None and state.is_known(state.symbol_values[symbol]):
             same: Any = state.symbolic_dim(Size.of(symbol)) == state.symbolic_dim(dim)
-            check(plain(same), OnlyInPython.__name__, f"sizes are needed with {symbol} == {dim}")
+            check(plain(same), OnlyInPython.__name__, f"the sizes must satisfy {symbol} == {dim}")
 
 
 def is_size_number(value: Any) -> bool:
-    """Whether a value is a size that is known at the call, or a float computed from such sizes, as
-    torch has them."""
+    """True for a SymInt or SymFloat computed from sizes that are known at the call."""
     if isinstance(value, torch.SymInt | torch.SymFloat):
         return value.node.expr.free_symbols <= tracer().sizes.known.keys()
     return False

@@ -1,8 +1,8 @@
 """Comparisons of traced texts with known ones, as comparisons of the values that they show.
 
-`f"k{n}" == "k12"` is `n == 12`. The numbers that a format shows as one text are an interval of all
-numbers in their order, since formats keep the order: `f"{v:.1f}" == "0.5"` is `0.45 <= v <= 0.55`,
-with the first and the last double of which that is true, which bisection finds.
+`f"k{n}" == "k12"` is `n == 12`. The numbers that a format shows as one text form an
+interval, since formats preserve order: `f"{v:.1f}" == "0.5"` is `0.45 <= v <= 0.55`, with
+the first and the last double for which that is true, which bisection finds.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from stretto.frontends.python.values.sizes import Symbolic
 from stretto.frontends.python.values.texts import (
     Formatted,
     Percent,
-    Pieces,
     Shown,
+    TextParts,
     TracedText,
     is_never_empty,
     is_text,
@@ -34,21 +34,21 @@ from stretto.frontends.python.values.texts import (
 )
 
 _MOST_WAYS = 64
-"""The most ways to divide a text among the values that it may show."""
+"""Maximum number of ways to divide a text among the values that it may show."""
 
 _SAMPLES = (-10, 10, 11, 171)
-"""Positions that a format shows as decimal numbers, if it does so at all."""
+"""Positions that a format shows as decimal numbers, if it shows any as decimal."""
 
 Flag = Any
 """A bool, or a traced one."""
 
 
 class Undecided(Exception):
-    """No comparison of values says whether the texts are equal."""
+    """No comparison of values decides if the texts are equal."""
 
 
 def spelled(text: TracedText, other: Any) -> Any:
-    """`text == other`."""
+    """Return `text == other`."""
     if isinstance(other, Either):
         return Hooks.use(other, lambda option: option == text)
     if not isinstance(other, str):
@@ -93,8 +93,8 @@ def _both(first: Flag, second: Flag) -> Flag:
     return number_of(torch.logical_and(first, second))
 
 
-def _ways(pieces: Pieces, values: Sequence[Any], target: str) -> Iterator[Flag]:
-    """The conditions of which one holds where the pieces make the target."""
+def _ways(pieces: TextParts, values: Sequence[Any], target: str) -> Iterator[Flag]:
+    """Yield the conditions of which one holds if the pieces form the target."""
     if not pieces:
         yield target == ""
         return
@@ -117,7 +117,7 @@ def _ways(pieces: Pieces, values: Sequence[Any], target: str) -> Iterator[Flag]:
 
 
 def _shows(piece: Shown, values: Sequence[Any], target: str) -> Flag:
-    """Whether a piece shows its value as the target."""
+    """Return a flag that is true if a piece shows its value as the target. Raises Undecided."""
     if not isinstance(piece.show, Formatted | Percent) or len(values) != 1:
         raise Undecided
     show, (value,) = piece.show, values
@@ -138,7 +138,7 @@ def _shows(piece: Shown, values: Sequence[Any], target: str) -> Flag:
 
 
 def settled_size(value: Any) -> Any:
-    """A size that is known at the call, as a number."""
+    """Return a size that is known at the call as a Python number."""
     return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(value)](value)
 
 
@@ -156,7 +156,7 @@ def _in_interval(value: TracedTensor, found: tuple[int, int] | None) -> Flag:
 
 
 def _between(value: TracedTensor, low: float, high: float) -> Flag:
-    """Whether a float is in an interval in which -0.0 is less than 0.0."""
+    """Return a flag that is true if a float is in an interval in which -0.0 is less than 0.0."""
     inside: Any = value == low if low == high else torch.logical_and(value >= low, value <= high)
     if _is_zero(low, negative=False):
         inside = torch.logical_and(
@@ -173,11 +173,11 @@ def _is_zero(number: float, *, negative: bool) -> bool:
     return number == 0 and (math.copysign(1, number) < 0) is negative
 
 
-# ---- the interval of numbers that a format shows alike -------------------------------------------
+# ---- the interval of numbers that a format shows as the same text --------------------------------
 
 
 def _order(number: float) -> int:
-    """The position of a double among all doubles in their order, -0.0 just before 0.0."""
+    """Return the position of a double in the order of all doubles, with -0.0 just before 0.0."""
     (bits,) = struct.unpack("<q", struct.pack("<d", number))
     return bits if bits >= 0 else -(bits + 2**63) - 1
 
@@ -191,7 +191,8 @@ def _double(position: int) -> float:
 def _interval(
     show: Callable[[int], str], target: str, low: int, high: int
 ) -> tuple[int, int] | None:
-    """The first and the last position that `show` shows as the target; None where there is none."""
+    """Return the first and the last position that `show` shows as the target; None if there is
+    none."""
     for position in _SAMPLES:
         _known_rank(show(position))
     wanted = _rank(target)
@@ -208,7 +209,8 @@ def _interval(
 
 
 def _least(holds: Callable[[int], bool], low: int, high: int) -> int | None:
-    """The least position in `low..high` at which what holds from some position on does."""
+    """Return the least position in `low..high` where a monotone condition holds; None if it never
+    does."""
     if not holds(high):
         return None
     while low < high:
@@ -219,13 +221,14 @@ def _least(holds: Callable[[int], bool], low: int, high: int) -> int | None:
 
 def _known_rank(text: str) -> tuple[Decimal, int]:
     found = _rank(text)
-    if found is None:  # in another base than ten, or filled up with other characters
+    if found is None:  # a base other than ten, or other fill characters
         raise Undecided
     return found
 
 
 def _rank(text: str) -> tuple[Decimal, int] | None:
-    """The number that a text spells, for comparisons; -0.0 comes before 0.0."""
+    """Return the number that a text spells, for comparisons, with -0.0 before 0.0; None if it is
+    no number."""
     plain = text.strip().removesuffix("%").replace(",", "").replace("_", "")
     try:
         number = Decimal(plain)

@@ -1,7 +1,8 @@
-"""The user's Python state: all local variables of active frames and what they contain.
+"""The user's Python state: all local variables of active frames and everything they contain.
 
-`Snapshot` copies it shallowly per container, so that a branch or a loop body can be traced more
-than once from the same state. Containers keep their identity: they are restored in place.
+`Snapshot` copies it shallowly per container, so that a branch or a loop body can be traced
+more than once from the same state. Containers keep their identity: they are restored in
+place.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class TracedList:
     __hash__ = object.__hash__
 
 
-TracedList.__name__ = "list"  # so that errors of Python name what the user has
+TracedList.__name__ = "list"  # the name that Python's error messages show to the user
 
 
 def _operator(symbol: str) -> Callable[[TracedList, Any], Any]:
@@ -108,13 +109,14 @@ def is_box(value: Any) -> bool:
     known = _box_class(type(value))
     if known is not None:
         return known
-    state = active()  # modules of the user are followed by the heap
+    state = active()  # the heap tracks the user's modules
     return state is not None and not state.heap.knows(value)
 
 
 @cache
 def _box_class(kind: type) -> bool | None:
-    """Whether all values of a class are such containers; None where it depends on the value."""
+    """True if all values of a class are boxes, False if none is; None if it depends on the
+    value."""
     if issubclass(kind, list | dict | set | deque | Holder):
         return True
     if issubclass(kind, nn.Module):
@@ -128,12 +130,12 @@ def _box_class(kind: type) -> bool | None:
 _RECORDS = (
     types.SimpleNamespace, argparse.Namespace, UserDict, UserList, UserString, ChainMap,
 )  # fmt: skip
-"""Classes of the standard library all of whose state are attributes."""
+"""Classes of the standard library whose whole state is in attributes."""
 _FOREIGN = frozenset(("torch", "stretto", "numpy", *sys.stdlib_module_names)) - {"__main__"}
 
 
 def _is_record_class(kind: type) -> bool:
-    """True for a class all of whose state are attributes that Python code can read and set."""
+    """True for a class whose whole state is in attributes that Python code can read and set."""
     if issubclass(kind, tuple) or kind.__flags__ & _IS_IMMUTABLE:
         return kind in _RECORDS
     if _has_hidden_state(kind):
@@ -146,21 +148,22 @@ def _is_record_class(kind: type) -> bool:
 
 
 _IS_IMMUTABLE = 1 << 8
-"""The flag of classes written in C whose attributes cannot be set."""
+"""The type flag of C classes whose attributes cannot be set."""
 MODELLED = "__stretto_modelled__"
 """Marks classes of this package whose objects are part of the user's state."""
 _POINTER = struct.calcsize("P")
 
 
 def _has_hidden_state(kind: type) -> bool:
-    """True for a class whose objects hold more than attributes: what a base written in C has."""
+    """True for a class whose objects hold more than attributes: the fields of a base
+    written in C."""
     slots = sum(1 for _ in slots_of(kind))
     most = object.__basicsize__ + _POINTER * (slots + 2)  # the table of attributes, weak references
     return kind.__basicsize__ > most or kind.__itemsize__ > 0
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
-    """A copy of the attributes of an object, those in slots among them."""
+    """Return a copy of the attributes of an object, slots included."""
     found = dict(vars(value)) if hasattr(value, "__dict__") else dict[str, Any]()
     for name, slot in _slots(type(value)):
         held = read_slot(slot, value)
@@ -191,8 +194,8 @@ CONTAINERS: tuple[type[Any], ...] = (OrderedDict, dict, list, tuple, set, frozen
 
 
 def container_of(value: Any) -> type[Any] | None:
-    """The built-in container that an object is. Its methods are used to read the object: those that
-    a class of the user overrides may do anything, such as import a package or read a file."""
+    """Return the built-in container class of an object. Its methods are used to read the object,
+    as a user's overrides may do anything, such as import a package or read a file."""
     return _container_class(type(value))
 
 
@@ -202,13 +205,14 @@ def _container_class(kind: type) -> type[Any] | None:
 
 
 def stored_keys(value: dict[Any, Any]) -> list[Any]:
-    """The keys of a dict."""
+    """Return the keys of a dict, without calling the user's overrides."""
     kind: Any = container_of(value)
     return [*kind.keys(value)]
 
 
 def stored_items(value: Any) -> list[Any]:
-    """The items of a container or tuple; of a dict, the values."""
+    """Return the items of a container or tuple, or the values of a dict, without calling
+    overrides."""
     if isinstance(value, tuple):
         return list(tuple.__iter__(value))
     kind: Any = container_of(value)
@@ -216,7 +220,7 @@ def stored_items(value: Any) -> list[Any]:
 
 
 def contents(box: Any) -> dict[Any, Any]:
-    """A copy of a container's contents by key."""
+    """Return a copy of a container's contents by key."""
     match box:
         case dict() if type(box) is dict:  # pyright: ignore[reportUnknownArgumentType]
             return dict(box)  # pyright: ignore[reportUnknownArgumentType]
@@ -233,7 +237,7 @@ def contents(box: Any) -> dict[Any, Any]:
 
 
 def refill(box: Any, values: dict[Any, Any]) -> None:
-    """Put contents back, in place. Methods that a class of the user overrides are not called."""
+    """Put contents back in place. Methods that a user's class overrides are not called."""
     match box:
         case list():
             list.__setitem__(box, slice(None), values.values())  # pyright: ignore
@@ -252,13 +256,13 @@ def refill(box: Any, values: dict[Any, Any]) -> None:
 
 
 def _refill_table(table: dict[Any, Any], values: dict[Any, Any]) -> None:
-    """Changes as few entries as possible, so that other threads find the rest at all times."""
+    """Change as few entries as possible, so that other threads find the rest at all times."""
     kind = OrderedDict if isinstance(table, OrderedDict) else dict
     for key in [key for key in stored_keys(table) if key not in values]:
         kind.__delitem__(table, key)  # type: ignore[arg-type]
     if not all(
         map(is_, stored_keys(table), values)
-    ):  # the keys are not the first ones, in their order
+    ):  # the remaining keys are not a prefix of the new ones
         kind.clear(table)  # type: ignore[arg-type]
     for key, value in values.items():
         if dict.get(table, key, UNDEFINED) is not value:
@@ -266,7 +270,7 @@ def _refill_table(table: dict[Any, Any], values: dict[Any, Any]) -> None:
 
 
 def is_same(first: dict[Any, Any], second: dict[Any, Any]) -> bool:
-    """Whether contents have the same objects under the same keys, in the same order."""
+    """True if contents have the same objects under the same keys, in the same order."""
     return (
         len(first) == len(second)
         and all(map(is_, first.values(), second.values()))
@@ -275,8 +279,8 @@ def is_same(first: dict[Any, Any], second: dict[Any, Any]) -> bool:
 
 
 def parts_of(value: Any) -> Sequence[Any] | None:
-    """What an immutable composite consists of: a tuple, a text that shows values, or a value that
-    is one of several."""
+    """Return the parts of an immutable composite (a tuple, a text that shows values, or an
+    Either); None for other values."""
     if is_text(value):
         return value.stretto_values
     if isinstance(value, Either):
@@ -286,7 +290,8 @@ def parts_of(value: Any) -> Sequence[Any] | None:
 
 
 def rebuild_tuple(old: Any, items: list[Any]) -> Any:
-    """A composite of the same class with other parts. Of a class of the user nothing is called."""
+    """Return a composite of the same class with other parts, without calling methods of a user's
+    class."""
     if is_text(old):
         return TracedText(old.stretto_pieces, items)
     if isinstance(old, Either):
@@ -294,7 +299,7 @@ def rebuild_tuple(old: Any, items: list[Any]) -> Any:
     kind = type(old)
     try:
         made = tuple.__new__(kind, items)
-    except TypeError:  # a class of torch: of what an operator returns, or of sizes
+    except TypeError:  # a torch class: an operator's return type, or torch.Size
         is_known = kind is not torch.Size or all(isinstance(n, int | torch.SymInt) for n in items)
         return kind(items) if is_known else tuple(items)
     if hasattr(old, "__dict__"):
@@ -303,8 +308,8 @@ def rebuild_tuple(old: Any, items: list[Any]) -> Any:
 
 
 def with_part(whole: Any, path: Sequence[Any], part: Any, *, in_boxes: bool = False) -> Any:
-    """A composite with another part. A container on the way is changed itself (in_boxes), or makes
-    the result NONE."""
+    """Return a composite with one part replaced. A container on the path is changed itself if
+    in_boxes, else the result is NONE."""
     if not path:
         return part
     parts = parts_of(whole)
@@ -322,7 +327,7 @@ def with_part(whole: Any, path: Sequence[Any], part: Any, *, in_boxes: bool = Fa
 
 
 def are_of_one_form(first: Any, second: Any) -> bool:
-    """Whether parts of two immutable composites correspond to each other."""
+    """True if the parts of two immutable composites correspond to each other."""
     parts, others = parts_of(first), parts_of(second)
     if parts is None or others is None or type(first) is not type(second):
         return False
@@ -332,7 +337,7 @@ def are_of_one_form(first: Any, second: Any) -> bool:
 
 
 def have_same_parts(first: Any, second: Any) -> bool:
-    """Whether two tuples have the same length, two texts the same pieces, or two containers of one
+    """True if two tuples have the same length, two texts the same pieces, or two boxes of one
     class the same keys."""
     if type(first) is not type(second):
         return False
@@ -342,7 +347,7 @@ def have_same_parts(first: Any, second: Any) -> bool:
 
 
 def children(value: Any) -> Iterator[Any]:
-    """What a tuple or container directly holds."""
+    """Yield the direct contents of a composite or container."""
     parts = parts_of(value)
     if parts is not None:
         yield from parts
@@ -351,11 +356,12 @@ def children(value: Any) -> Iterator[Any]:
 
 
 _HOLDING = (FunctionType, MethodType, partial, type)
-"""Objects that are no boxes, and whose variables, defaults and attributes are."""
+"""Classes of objects that are no boxes, but whose variables, defaults or attributes are."""
 
 
 def held_by(value: Any, local: Collection[int]) -> Iterator[Any]:
-    """The boxes that belong to a function, method or class that the captured function has made.
+    """Yield the boxes that belong to a function, method or class created by the captured
+    function.
 
     local: ids of cells that are variables of active calls, which are left out.
     """
@@ -383,13 +389,13 @@ def held_by(value: Any, local: Collection[int]) -> Iterator[Any]:
 
 @cache
 def _is_leaf(kind: type) -> bool:
-    """Returns True if values of a class hold nothing that is part of the state."""
+    """True if values of a class hold nothing that is part of the state."""
     holding = (tuple, Either, TracedText, *_HOLDING)
     return _box_class(kind) is False and not issubclass(kind, holding)
 
 
 def _attribute_boxes(value: Any) -> Iterator[Any]:
-    """The boxes of the attributes of a container whose class derives from a built-in one."""
+    """Yield the boxes of the attributes of a container whose class derives from a built-in one."""
     if hasattr(value, "__dict__"):
         yield vars(value)
     if _slots(type(value)):
@@ -398,7 +404,7 @@ def _attribute_boxes(value: Any) -> Iterator[Any]:
 
 
 def _is_class_of_call(kind: type) -> bool:
-    """True for a class that the captured function has made."""
+    """True for a class that the captured function has created."""
     module: Any = getattr(kind, "__module__", "")
     foreign = not isinstance(module, str) or module.split(".")[0] in _FOREIGN
     return not foreign and not issubclass(kind, Enum) and not tracer().heap.knows(kind)
@@ -417,13 +423,13 @@ class Snapshot:
         default_factory=dict[int, tuple[Any, dict[Any, Any]]]
     )
     fixed: set[int] = field(default_factory=set[int])
-    """Boxes that a default of a function or a bound argument refers to: nothing else can take their
-    place there."""
+    """Boxes that a default of a function or a bound argument refers to: no other object can
+    replace them there."""
     time: int = field(default_factory=lambda: tracer().lasting.time)
 
     @staticmethod
     def take(extra: tuple[Any, ...] = ()) -> Snapshot:
-        """The state now; `extra` are further values to follow."""
+        """Return the present state; `extra` are further values to follow."""
         state = tracer()
         frames = list(state.frames)
         snapshot = Snapshot(frames)
@@ -463,23 +469,23 @@ class Snapshot:
         return snapshot
 
     def is_now(self) -> bool:
-        """Whether variables and containers still have the objects they had."""
+        """True if variables and containers still hold the same objects."""
         return all(
             self.frames[number].get(name) is value for (number, name), value in self.cells.items()
         ) and all(is_same(contents(box), values) for box, values in self.boxes.values())
 
     def values(self) -> Iterator[Any]:
-        """What variables and containers hold."""
+        """Yield the values of variables and containers."""
         yield from self.cells.values()
         for _, values in self.boxes.values():
             yield from values.values()
 
     def knows(self, box: Any) -> bool:
-        """Whether an object existed at the time of the snapshot."""
+        """True if an object existed at the time of the snapshot."""
         return id(box) in self.boxes or tracer().heap.knows(box)
 
     def restore(self) -> None:
-        """Make the state what it was. Fails where that cannot be done."""
+        """Restore the state. Raises Abort or Replan if that is not possible."""
         state: Tracer = tracer()
         state.lasting.check(self.time)
         unfollowed = state.lasting.unfollowed(self.time, self.boxes)
@@ -497,7 +503,7 @@ _PLAIN = (bool, int, complex, str, bytes, range, slice, frozenset, Enum, torch.d
 
 
 def equal_leaves(first: Any, second: Any) -> bool:
-    """Whether two leaves are the same Python value (tensors: the same object)."""
+    """True if two leaves are the same Python value (tensors: the same object)."""
     if first is second:
         return True
     if first is UNDEFINED or second is UNDEFINED or type(first) is not type(second):
@@ -510,12 +516,12 @@ def equal_leaves(first: Any, second: Any) -> bool:
 
 
 def _shown_dim(dim: Any) -> str:
-    """A size as an error message shows it. Showing one settles nothing."""
+    """Return a size as error messages show it, without settling it."""
     return str(dim.node) if isinstance(dim, torch.SymInt) else str(dim)
 
 
 def describe(value: Any) -> str:
-    """A value as an error message shows it."""
+    """Return a description of a value for error messages."""
     if value is UNDEFINED:
         return "undefined"
     if isinstance(value, TracedTensor):
@@ -536,5 +542,5 @@ def describe(value: Any) -> str:
 
 
 def shown_name(name: str) -> str:
-    """A variable as an error message names it."""
+    """Return the name of a variable for error messages."""
     return "the returned value" if is_internal(name) else f"'{name}'"

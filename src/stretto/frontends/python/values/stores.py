@@ -1,4 +1,5 @@
-"""Mutable places that are neither a container nor an object with attributes: cells, names, slots.
+"""Mutable locations that are neither containers nor objects with attributes: cells, names,
+slots.
 
 Each has contents by key, like a dict, so that it can be copied, compared and restored.
 """
@@ -15,7 +16,7 @@ from stretto.frontends.python.tracing.frames import UNDEFINED, read_cell, write_
 
 
 class Holder(ABC):
-    """Base of such places; `read` copies the contents, `write` replaces them."""
+    """Base of such locations; `read` copies the contents, `write` replaces them."""
 
     __slots__ = ()
 
@@ -78,7 +79,7 @@ class SlotAttributes(Holder):
 
 @dataclass(eq=False, slots=True)
 class ClassAttributes(Holder):
-    """Plain values that a class of the user has."""
+    """Plain values of a user's class."""
 
     owner: type
 
@@ -102,7 +103,7 @@ _METHODS = (FunctionType, staticmethod, classmethod, property, MemberDescriptorT
 
 
 def slots_of(kind: type) -> Iterable[tuple[str, Any]]:
-    """Names and descriptors of the slots that a class and its bases declare."""
+    """Yield names and descriptors of the slots that a class and its bases declare."""
     for base in kind.__mro__:
         if "__slots__" in vars(base):
             for name, value in vars(base).items():
@@ -111,7 +112,7 @@ def slots_of(kind: type) -> Iterable[tuple[str, Any]]:
 
 
 def read_slot(slot: Any, owner: object) -> Any:
-    """What a slot of an object holds; UNDEFINED where it is not set."""
+    """Return the value of an object's slot; UNDEFINED if it is not set."""
     try:
         return slot.__get__(owner)
     except AttributeError:
@@ -132,7 +133,7 @@ def _assign(
 
 
 def anchor(box: Any) -> int:
-    """The id of the object from which guards read the entries of a box."""
+    """Return the id of the object from which guards read the entries of a box."""
     match box:
         case CellVariable():
             return id(box.cell)

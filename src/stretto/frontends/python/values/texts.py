@@ -1,10 +1,11 @@
 """Texts that show values of the run: `f"step {n}"` where `n` is a traced number.
 
-A `TracedText` is the pieces of a text and the values that they show. It is no `str`, so no function
-of C can read it. A program makes the text itself at each run, where it is returned, stored, printed
-or the message of an exception. Comparisons with known texts become comparisons of the values
-(`spelling`). Whatever else needs the text needs the values as Python numbers (`settled`): sizes
-become numbers by guards, the counter of a loop by unrolling it, all others are refused.
+A `TracedText` holds the pieces of a text and the values that they show. It is no `str`, so
+no C function can read it. A program builds the text itself at each run if it is returned,
+stored, printed or the message of an exception. Comparisons with known texts become
+comparisons of the values (`spelling`). Any other use needs the values as Python numbers
+(`settled`): sizes become numbers by guards, the counter of a loop by unrolling it, all
+others are refused.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ TextPart = str | tuple[Any, int, Any]
 
 @dataclass(frozen=True, slots=True)
 class Formatted:
-    """What an f-string does with one value."""
+    """Formats one value as an f-string does."""
 
     conversion: int = -1
     form: str = ""
@@ -60,7 +61,7 @@ class Formatted:
 
 @dataclass(frozen=True, slots=True)
 class Percent:
-    """What `%` does with one value: `"%05.2f" % value`."""
+    """Formats one value as `%` does: `"%05.2f" % value`."""
 
     form: str
 
@@ -69,8 +70,8 @@ class Percent:
 
 
 @dataclass(frozen=True, slots=True)
-class FromRun:
-    """The place of a value of the run, or of a text of `count` of them."""
+class RunValue:
+    """Placeholder for a value of the run, or for a text of `count` of them."""
 
     text: TextOf | None = None
     count: int = 1
@@ -80,8 +81,8 @@ class FromRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """Containers of constants, with values of the run in their places."""
+class FilledContainers:
+    """Containers of constants, with placeholders for values of the run."""
 
     leaves: tuple[Any, ...]
     structure: pytree.TreeSpec = field(hash=False)
@@ -89,7 +90,7 @@ class Given:
     def __call__(self, values: Sequence[Any]) -> Any:
         made, at = list[Any](), 0
         for leaf in self.leaves:
-            if isinstance(leaf, FromRun):
+            if isinstance(leaf, RunValue):
                 made.append(leaf(values[at : at + leaf.count]))
                 at += leaf.count
             else:
@@ -99,10 +100,10 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A function that makes a text of containers with values of the run in them."""
+    """A function that makes a text from containers with values of the run in them."""
 
     function: Callable[..., str]
-    given: Given
+    given: FilledContainers
     options: tuple[tuple[str, Any], ...] = ()
 
     def __call__(self, values: Sequence[Any]) -> str:
@@ -110,12 +111,12 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class OfText:
-    """A method of texts, with known arguments, of the text that some pieces make."""
+class TextCall:
+    """A method of texts, with known arguments, applied to the text of some pieces."""
 
     method: str
     arguments: tuple[Any, ...]
-    pieces: Pieces
+    pieces: TextParts
 
     def __call__(self, values: Sequence[Any]) -> str:
         return getattr(str, self.method)(TextOf(self.pieces)(values), *self.arguments)
@@ -125,18 +126,18 @@ class OfText:
 class Shown:
     """A piece that shows the next `count` values."""
 
-    show: Formatted | Percent | Applied | OfText
+    show: Formatted | Percent | Applied | TextCall
     count: int = 1
 
 
-Pieces = tuple[str | Shown, ...]
+TextParts = tuple[str | Shown, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TextOf:
-    """Makes a text of its pieces and the values of a run."""
+    """Builds a text from its pieces and the values of a run."""
 
-    pieces: Pieces
+    pieces: TextParts
 
     def __call__(self, values: Sequence[Any]) -> str:
         supply = iter(values)
@@ -153,7 +154,7 @@ class TracedText:
 
     __slots__ = ("__weakref__", "stretto_pieces", "stretto_values")
 
-    def __init__(self, pieces: Pieces, values: Sequence[Any]) -> None:
+    def __init__(self, pieces: TextParts, values: Sequence[Any]) -> None:
         self.stretto_pieces = pieces
         self.stretto_values = tuple(values)
 
@@ -222,36 +223,36 @@ def _settling(name: str) -> Callable[[TracedText, Any], Any]:
 
 for _name in ("__lt__", "__le__", "__gt__", "__ge__"):
     setattr(TracedText, _name, _settling(_name))
-TracedText.__name__ = "str"  # so that errors of Python name what the user has
+TracedText.__name__ = "str"  # the name that Python's error messages show to the user
 
 
 def is_text(value: object) -> bool:
-    """Whether a value is a traced text. (Its `__class__` is that of texts.)"""
+    """True for a traced text, whose `__class__` is `str`."""
     return type(value) is TracedText
 
 
-def pieces_of(value: Any) -> Pieces:
-    """The pieces of a text, traced or not."""
+def pieces_of(value: Any) -> TextParts:
+    """Return the pieces of a text, traced or not."""
     return value.stretto_pieces if is_text(value) else (value,)
 
 
 def values_of(value: Any) -> tuple[Any, ...]:
-    """The values that a text shows."""
+    """Return the values that a text shows."""
     return value.stretto_values if is_text(value) else ()
 
 
 def constants_of(value: Any) -> list[str]:
-    """The parts of a text that are the same in all runs."""
+    """Return the parts of a text that are the same in all runs."""
     return [piece for piece in pieces_of(value) if isinstance(piece, str)]
 
 
 def is_never_empty(piece: Shown) -> bool:
-    """Whether what a piece shows has at least one character, whatever the value."""
+    """True if a piece shows at least one character for every value."""
     return isinstance(piece.show, Formatted | Percent)
 
 
 def made_text(pieces: Sequence[str | Shown], values: Sequence[Any]) -> Any:
-    """A text of these pieces: a `str` where it shows no value of the run."""
+    """Return the text of these pieces: a `str` if it shows no value of the run."""
     merged, last = list[str | Shown](), ""
     for piece in pieces:
         if isinstance(piece, str):
@@ -267,7 +268,7 @@ def made_text(pieces: Sequence[str | Shown], values: Sequence[Any]) -> Any:
 
 
 def joined_texts(separator: Any, texts: Sequence[Any]) -> Any:
-    """`separator.join(texts)`, any of which may be traced."""
+    """Return `separator.join(texts)`, where any of them may be traced."""
     pieces, values = list[str | Shown](), list[Any]()
     for number, text in enumerate(texts):
         if not isinstance(text, str):
@@ -280,7 +281,7 @@ def joined_texts(separator: Any, texts: Sequence[Any]) -> Any:
 
 
 def added(first: Any, second: Any) -> Any:
-    """`first + second`, of which at least one is a traced text."""
+    """Return `first + second`, where at least one is a traced text."""
     if isinstance(first, Either) or isinstance(second, Either):
         one, other = (first, second) if isinstance(first, Either) else (second, first)
         is_first = one is first
@@ -291,7 +292,7 @@ def added(first: Any, second: Any) -> Any:
 
 
 def has_part(text: Any, part: Any) -> Any:
-    """`part in text`, of which at least one is a traced text."""
+    """Return `part in text`, where at least one is a traced text."""
     if not isinstance(part, str):
         raise TypeError(f"'in <string>' requires string as left operand, not {type(part).__name__}")
     return (
@@ -302,12 +303,13 @@ def has_part(text: Any, part: Any) -> Any:
 
 
 def is_shown_late(value: Any) -> bool:
-    """Whether what a text shows of a value is known only when the program runs."""
+    """True if the text that shows a value is known only when the program runs."""
     return isinstance(value, torch.Tensor | Symbolic) or is_text(value)
 
 
 def kept(value: Any) -> Any:
-    """A value as a text that is made later shows it: a tensor as it is now."""
+    """Return the value for a text built later: a tensor is copied, so that the text shows its
+    present contents."""
     if isinstance(value, nn.Parameter) and not isinstance(value, TracedTensor):
         held = content(value, "text")
         with tracer().native():
@@ -320,26 +322,26 @@ def kept(value: Any) -> Any:
 
 def given(
     value: Any, form_of: Callable[[Any], tuple[Any, Sequence[Any]]]
-) -> tuple[Given, list[Any]]:
-    """Containers as they are filled when the program has run, and the values that it takes."""
+) -> tuple[FilledContainers, list[Any]]:
+    """Return containers to be filled after the run, and the values of the run that they take."""
     leaves, structure = pytree.tree_flatten(value)
     forms, values = list[Any](), list[Any]()
     for leaf in leaves:
         form, needed = form_of(plain(leaf))
         forms.append(form)
         values += needed
-    return Given(tuple(forms), structure), values
+    return FilledContainers(tuple(forms), structure), values
 
 
 def form_of(leaf: Any) -> tuple[Any, Sequence[Any]]:
-    """How a leaf of a container is filled in, and the values of the run that it takes."""
+    """Return the placeholder for a leaf of a container, and the values of the run that it takes."""
     if is_text(leaf):
-        return FromRun(TextOf(leaf.stretto_pieces), len(leaf.stretto_values)), leaf.stretto_values
-    return (FromRun(), [kept(leaf)]) if is_shown_late(leaf) else (leaf, ())
+        return RunValue(TextOf(leaf.stretto_pieces), len(leaf.stretto_values)), leaf.stretto_values
+    return (RunValue(), [kept(leaf)]) if is_shown_late(leaf) else (leaf, ())
 
 
 def joined(parts: Sequence[TextPart]) -> Any:
-    """An f-string of these parts."""
+    """Return an f-string of these parts."""
     if active() is None:
         return "".join(p if isinstance(p, str) else Formatted(p[1], p[2])([p[0]]) for p in parts)
     pieces, values = list[str | Shown](), list[Any]()
@@ -362,7 +364,7 @@ def _joined_with(parts: Sequence[TextPart], number: int, option: Any) -> Any:
 
 
 def formatted(value: Any, conversion: int, form: str) -> Any:
-    """One value as an f-string shows it."""
+    """Return the text of one value in an f-string."""
     if is_text(value):
         if conversion in (ord("r"), ord("a")):
             value = Hooks.of_text(value, "__repr__")
@@ -389,7 +391,7 @@ def formatted(value: Any, conversion: int, form: str) -> Any:
 
 
 def settled(value: Any) -> Any:
-    """A text in which all values have become Python numbers; any other value as it is."""
+    """Return a text with all its values turned into Python numbers; any other value unchanged."""
     if not is_text(value):
         return value
     return TextOf(value.stretto_pieces)([_number(item) for item in value.stretto_values])
@@ -409,11 +411,12 @@ def _number(value: Any) -> Any:
 
 
 def settled_texts(value: Any) -> Any:
-    """The value with texts of Python in it, as native code takes them."""
+    """Return the value with its traced texts turned into Python texts, as native code
+    needs them."""
     state = active()
     if state is None or not state.has_texts:
         return value
-    with state.running_natively():  # what the user's containers do for the walk is not traced
+    with state.running_natively():  # methods of the user's containers are not traced here
         if not pytree.tree_any(is_text, value):
             return value
         return pytree.tree_map(settled, value)
