@@ -16,6 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, sqrt
+from typing import Any
+
+import torch
 
 from stretto.device.expr import (
     Apply,
@@ -42,7 +45,8 @@ from stretto.lowering.rules import Call, Decline, rule, static_dims
 from stretto.operators.products import batch_element, broadcast_dims, finished, matmul, operand
 from stretto.operators.softmax import row_statistics
 from stretto.operators.views import swapped
-from stretto.ops.table import Cost, Fails, describe
+from stretto.ops.symints import require
+from stretto.ops.table import Cost, Fails, Replaced, describe, shape_rule
 
 # ---- properties ------------------------------------------------------------------------------
 
@@ -303,3 +307,12 @@ class _Expansion:
 def _load(operator: Operator) -> Load:
     """Return a load of the operator's result."""
     return Load(placed(operator.out.buffer, operator.out.buffer.shape))
+
+
+@shape_rule("scaled_dot_product_attention.default", Replaced.UNBACKED)
+def _attention_shape(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any, **named: Any
+) -> torch.Tensor:
+    require(query.shape[-1] == key.shape[-1])
+    require(key.shape[-2] == value.shape[-2])
+    return query.new_empty((*query.shape[:-1], value.shape[-1]))

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._meta_registrations import calc_conv_nd_return_shape
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from stretto.device.expr import Expr, Extent, Index
 from stretto.device.operator import Combine
@@ -22,13 +27,18 @@ from stretto.lowering.emit import (
 from stretto.lowering.lazy import Lazy, broadcast, cast, variables
 from stretto.lowering.rules import Call, Decline, rule, sized_dims, static_dims
 from stretto.operators.products import batched_input, operand, value_arguments
-from stretto.ops.table import Cost, Fails, describe
+from stretto.ops.symints import require
+from stretto.ops.table import Cost, Fails, Replaced, describe, shape_rule
 from stretto.passes.batching.rules import Batch, batches, rebuilt
 
 # ---- properties ------------------------------------------------------------------------------
 
 describe("conv1d conv2d conv3d", fails=Fails.NEVER)
+
+
 describe("convolution conv1d conv2d conv3d", cost=Cost.PRODUCT)
+
+
 describe("convolution", whole=True)
 
 
@@ -160,3 +170,33 @@ def _batch_convolution(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
     rows = batch.merge_rows(batch.twins[source]) if has_batch else batch.twins[source]
     (product,) = rebuilt(batch, op, {"input": rows})
     return (batch.split_rows(product, op.result.tensor.shape) if has_batch else product,)
+
+
+@shape_rule("convolution.default", Replaced.UNBACKED, before="2.13")
+def _convolution_shape(
+    image: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> torch.Tensor:
+    lengths = image.shape[2:]
+    every = (_each(item, len(lengths)) for item in (weight.shape[2:], padding, dilation))
+    for length, kernel, pad, step in zip(lengths, *every, strict=True):
+        require(transposed or length + 2 * pad >= step * (kernel - 1) + 1)
+    more = output_padding if transposed else None
+    shape = calc_conv_nd_return_shape(
+        image, weight, stride, padding, dilation, transposed, groups, more
+    )
+    if guard_or_false(image.shape[1] == 0):
+        shape[1] = 0
+    return image.new_empty(shape)
+
+
+def _each(items: Any, count: int) -> list[Any]:
+    """Return one item per dim; a single item is repeated."""
+    return list(items) * count if len(items) == 1 else list(items)

@@ -8,7 +8,10 @@ the result.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from stretto.device.expr import Apply, Expr, Extent, Index, Load, is_known, known_size
 from stretto.device.operator import Combine
@@ -31,14 +34,21 @@ from stretto.lowering.rules import Call, Decline, all_static, rule
 from stretto.operators.views import reshaped, swapped
 from stretto.ops.arguments import argument, value_argument
 from stretto.ops.library import define
-from stretto.ops.table import Cost, Fails, describe
+from stretto.ops.symints import require
+from stretto.ops.table import Cost, Fails, Replaced, describe, shape_rule
 from stretto.passes.batching.rules import Batch, NotBatchable, batches, rebuilt, times
 
 # ---- properties ------------------------------------------------------------------------------
 
 describe("linear matmul baddbmm mv addmv dot vdot inner outer ger", fails=Fails.NEVER)
+
+
 describe("byte_mm", "stretto", fails=Fails.NEVER, cost=Cost.PRODUCT)
+
+
 describe("linear mm addmm mv addmv matmul bmm baddbmm dot", cost=Cost.PRODUCT)
+
+
 describe("linear addmm baddbmm", whole=True)
 
 
@@ -423,8 +433,8 @@ def _grouped_mm_shape(
             f"expected rows, matrices and ends of 2, 3 and 1 dims and one dtype: {rows.shape}, "
             f"{matrices.shape}, {ends.shape}"
         )
-    torch._check(rows.size(1) == matrices.size(1))  # pyright: ignore[reportPrivateUsage]
-    torch._check(ends.size(0) == matrices.size(0))  # pyright: ignore[reportPrivateUsage]
+    require(rows.size(1) == matrices.size(1))
+    require(ends.size(0) == matrices.size(0))
     return rows.new_empty((rows.size(0), matrices.size(2)))
 
 
@@ -438,7 +448,7 @@ def _byte_mm_shape(bytes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         raise ValueError(
             f"expected a u8 and an i8 matrix: {bytes.dtype} {bytes.shape}, {weight.dtype}"
         )
-    torch._check(bytes.size(1) == weight.size(0))  # pyright: ignore[reportPrivateUsage]
+    require(bytes.size(1) == weight.size(0))
     return bytes.new_empty((bytes.size(0), weight.size(1)), dtype=torch.int32)
 
 
@@ -447,6 +457,8 @@ define(
     _grouped_mm,
     _grouped_mm_shape,
 )
+
+
 define("byte_mm(Tensor bytes, Tensor weight) -> Tensor", _compute_byte_mm, _byte_mm_shape)
 
 
@@ -463,3 +475,36 @@ describe(
     "_linalg_svd",
     raises=("LinAlgError",),
 )
+
+
+# ---- shapes ----------------------------------------------------------------------------------
+
+
+@shape_rule("linalg_solve_triangular.default", Replaced.SYMBOLIC)
+def _triangular_solution_shape(
+    matrix: torch.Tensor, sides: torch.Tensor, *, upper: bool, left: bool = True, **_: Any
+) -> torch.Tensor:
+    require(matrix.shape[-1] == matrix.shape[-2])
+    require(matrix.shape[-1] == sides.shape[-2 if left else -1])
+    batch = torch.broadcast_shapes(matrix.shape[:-2], sides.shape[:-2])
+    return sides.new_empty((*batch, *sides.shape[-2:]))
+
+
+@shape_rule("matmul.default", Replaced.UNBACKED, before="2.13")
+def _matmul_shape(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    batch = list(zip(first.shape[:-2], second.shape[:-2], strict=False))
+    is_batch = first.dim() == second.dim() >= 3 and first.dtype is second.dtype
+    if not is_batch or not all(statically_known_true(one == other) for one, other in batch):
+        return torch.ops.aten.matmul.default(first, second)
+    require(first.shape[-1] == second.shape[-2])
+    return first.new_empty((*first.shape[:-1], second.shape[-1]))
+
+
+@shape_rule("linear.default", Replaced.UNBACKED, before="2.13")
+def _linear_shape(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    if x.dim() < 2 or weight.dim() != 2:
+        return torch.ops.aten.linear.default(x, weight, bias)
+    require(x.shape[-1] == weight.shape[1])
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf, prod
+
+import torch
 
 from stretto.device.expr import Const, Dynamic, Expr, Extent, Index, Position
 from stretto.device.operator import Combine, Operator
@@ -26,7 +28,7 @@ from stretto.lowering.emit import (
 from stretto.lowering.lazy import Lazy, cast, placed_at, stored, variables
 from stretto.lowering.rules import Call, Decline, rule
 from stretto.ops.arguments import argument
-from stretto.ops.table import AllDims, Cost, Fails, ShiftDims, describe
+from stretto.ops.table import AllDims, Cost, Fails, Replaced, ShiftDims, describe, shape_rule
 from stretto.passes.batching.rules import Batch, NotBatchable, batches, only_batched, shift_dims
 
 # ---- properties ------------------------------------------------------------------------------
@@ -36,17 +38,32 @@ describe(
     "linalg_vector_norm cumprod",
     fails=Fails.NEVER,
 )
+
+
 describe("all amax amin any argmax argmin max mean min prod sum", cost=Cost.ELEMENT)
+
+
 describe(
     "max.dim min.dim any.dim any.dims all.dim all.dims prod.dim_int cumsum cumprod logsumexp",
     batching=ShiftDims(),
 )
+
+
 describe(
     "sum.dim_IntList mean.dim amax amin var.correction std.correction var_mean.correction "
     "var.dim std.dim var_mean.dim std_mean.dim linalg_vector_norm",
     batching=ShiftDims(none_is_all=True),
 )
+
+
 describe("var var_mean std std_mean sum mean max min all cumsum", whole=True)
+
+
+describe(
+    "max.default max.dim min.default min.dim amax.default amin.default aminmax.default "
+    "argmax.default argmin.default median.dim nanmedian.dim mode.default",
+    needs_elements=True,
+)
 for _name, _target in (
     *(("sum", "sum.dim_IntList"), ("mean", "mean.dim"), ("max", "amax.default")),
     *(("min", "amin.default"), ("any", "any.dims"), ("all", "all.dims")),
@@ -329,3 +346,16 @@ def _batch_arg(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
         raise NotBatchable("it runs over all dims at once")
     flat = batch.reshape(batch.twins[value], (batch.length, size))
     return (batch.emit(op.target, flat, 1),)
+
+
+@shape_rule("linalg_vector_norm.default", Replaced.ALWAYS, before="2.12")
+def _norm_shape(
+    x: torch.Tensor,
+    ord: float = 2,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """torch's own rule keeps a last dim of size 1."""
+    return torch.ops.aten.sum.dim_IntList(x.abs(), dim, keepdim, dtype=dtype)

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true, sym_and
 
 from stretto.device.expr import Const, Extent, Index, Position, is_known
 from stretto.ir.core import Value
@@ -28,26 +31,51 @@ from stretto.operators.indexing import (
 from stretto.ops.arguments import value_argument
 from stretto.ops.bounds import out_of_range, window_out_of_range
 from stretto.ops.library import define
-from stretto.ops.table import Fails, PositionArgument, Reach, ShiftDims, describe
+from stretto.ops.symints import require
+from stretto.ops.table import (
+    Fails,
+    PositionArgument,
+    Reach,
+    Replaced,
+    ShiftDims,
+    describe,
+    shape_rule,
+)
 from stretto.passes.batching.rules import Batch, batches, shift_dims
 
 # ---- properties ------------------------------------------------------------------------------
 
 describe("diagonal_scatter", fails=Fails.NEVER)
+
+
 describe("select select_scatter", positions=PositionArgument(Reach.DIM, wraps=True))
+
+
 describe(
     "narrow narrow_scatter",
     "stretto",
     positions=PositionArgument(Reach.WINDOW, "start", wraps=True),
 )
+
+
 describe("narrow", "stretto", rearranges=True, batching=ShiftDims())
+
+
 describe("select_scatter slice_scatter", updates=True, whole=True)
+
+
 describe("narrow_scatter", "stretto", updates=True)
+
+
 describe("slice.Tensor narrow.default", batching=ShiftDims())
+
+
 describe("diagonal", batching=ShiftDims(("dim1", "dim2")))
 
 
 Shape = tuple[Extent, ...]
+
+
 Places = Callable[[Call, Shape, Shape], list[Index]]
 """Returns the index in each dim of the whole of the part's elements, given the dims of the whole
 and of the part."""
@@ -200,7 +228,7 @@ def _narrow_scatter_shape(
         raise ValueError(f"cannot put {src.dtype} {src.shape} into {self.dtype} {self.shape}")
     for place, (size, part) in enumerate(zip(self.shape, src.shape, strict=True)):
         if place != dim % self.dim():
-            torch._check(size == part)  # pyright: ignore[reportPrivateUsage]
+            require(size == part)
     return self.new_empty(self.shape)
 
 
@@ -219,8 +247,57 @@ define(
     _compute_narrow,
     _narrow_shape,
 )
+
+
 define(
     "narrow_scatter(Tensor self, Tensor src, int dim, SymInt start) -> Tensor",
     _narrow_scatter,
     _narrow_scatter_shape,
 )
+
+
+# ---- shapes ----------------------------------------------------------------------------------
+
+
+@shape_rule("slice.Tensor", Replaced.SYMBOLIC)
+def _slice_shape(
+    x: torch.Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> torch.Tensor:
+    """Return the view `x[start:end:step]` in a dim, with its size as a formula of the bounds, as
+    torch does from 2.12 on. 2.11 gives it a new, unrelated size if it cannot decide whether a size
+    is 0 or 1."""
+    if not x.dim() or step <= 0:
+        return torch.ops.aten.slice.Tensor(x, dim, start, end, step)  # raises
+    size: Any = x.shape[dim]
+    is_whole = end is None or statically_known_true(end == sys.maxsize)
+    first = 0 if start is None else _inside(start, size)
+    last = size if is_whole else _inside(end, size)
+    if first is None or last is None:
+        return torch.ops.aten.slice.Tensor(x, dim, start, end, step)
+    if guard_or_false(last >= first):
+        length: Any = last - first
+    elif guard_or_false(first >= last):
+        length = 0
+    else:
+        length = torch.sym_max(last - first, 0)
+    shape, strides = list[Any](x.shape), list(x.stride())
+    offset = x.storage_offset() + first * strides[dim]
+    shape[dim] = (length + (step - 1)) // step
+    strides[dim] = strides[dim] * step
+    return x.as_strided(shape, strides, offset)
+
+
+def _inside(place: Any, size: Any) -> Any:
+    """Return a position clamped to the dim, counted from the end if negative; None if its sign is
+    unknown."""
+    if guard_or_false(sym_and(place >= 0, place <= size)):
+        return place
+    if guard_or_false(sym_and(place < 0, place >= -size)):
+        return place + size
+    if guard_or_false(place < -size):
+        return 0
+    if guard_or_false(place > size):
+        return size
+    if guard_or_false(place >= 0):
+        return torch.sym_min(place, size)
+    return torch.sym_max(place + size, 0) if guard_or_false(place < 0) else None

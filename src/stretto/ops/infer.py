@@ -1,9 +1,10 @@
 """Result types of tensor ops, found by running the ATen overload on fake tensors.
 
-No operator has a shape rule here: torch's own rules are used, so a new operator needs no entry.
-Symbols become unbacked SymInts of the same range; the dims of results, which are sympy
-expressions over these, become sizes again (`symints`). If torch cannot infer the result without
-a size's value, a VerifyError names the operator.
+torch's own rules are used, so a new operator needs no entry; a family of operators may replace a
+rule that is wrong or needs numbers (`table.ShapeRule`). Symbols become unbacked SymInts of the
+same range; the dims of results, which are sympy expressions over these, become sizes again
+(`symints`). If torch cannot infer the result without a size's value, a VerifyError names the
+operator.
 """
 
 from __future__ import annotations

@@ -13,7 +13,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
+from torch.torch_version import TorchVersion
 
 
 class Fails(Enum):
@@ -118,6 +121,22 @@ class OwnRule:
     rule: Callable[..., Any]
 
 
+class Replaced(Enum):
+    """When torch's shape rule of an operator is replaced by one of its family."""
+
+    ALWAYS = "it is wrong"
+    SYMBOLIC = "it needs sizes that are numbers"
+    UNBACKED = "it asks for the values of sizes that are known only at run time"
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeRule:
+    """Computes the results of an operator on fake tensors in place of torch."""
+
+    when: Replaced
+    compute: Callable[..., torch.Tensor]
+
+
 Batching = ElementByElement | ShiftDims | KeepDims | MergeRows | AllDims | OwnRule
 """How an operator is computed for all iterations of a loop at once."""
 
@@ -129,6 +148,7 @@ class Entry:
     fails: NEVER for operators that take every value of the right shape and dtype, although they
     lack torch's `core` tag.
     updates: the first operand may be changed into the result if nothing reads it later.
+    needs_elements: it refuses to reduce dims of size 0.
     whole: the frontend records the operator as it is, although torch can decompose it.
     raises: names of the exceptions that eager raises for values which `fails` does not cover.
     """
@@ -141,11 +161,14 @@ class Entry:
     positions: PositionArgument | None = None
     batching: Batching | None = None
     raises: tuple[str, ...] | None = None
+    shape: ShapeRule | None = None
+    needs_elements: bool | None = None
     updates: bool | None = None
     whole: bool | None = None
 
 
 TABLE: dict[str, Entry] = {}
+AnyRule = TypeVar("AnyRule", bound=Callable[..., torch.Tensor])
 
 
 @cache
@@ -160,6 +183,20 @@ def describe(names: str, namespace: str = "aten", **said: Any) -> None:
     for key in (f"{namespace}.{name}" for name in names.split()):
         TABLE[key] = replace(TABLE.get(key, Entry()), **said)
     entry.cache_clear()
+
+
+def shape_rule(
+    name: str, when: Replaced, before: str | None = None
+) -> Callable[[AnyRule], AnyRule]:
+    """Register the decorated function as the shape rule of an operator of ATen, in versions of
+    torch before `before`."""
+
+    def register(compute: AnyRule) -> AnyRule:
+        if before is None or TorchVersion(torch.__version__) < before:
+            describe(name, shape=ShapeRule(when, compute))
+        return compute
+
+    return register
 
 
 @cache
