@@ -15,7 +15,7 @@ from stretto.lowering.emit import (
     conjunction,
     emit,
     like,
-    lowest,
+    neutral,
     number,
     sum_dtype,
     where,
@@ -81,7 +81,7 @@ def _pool(
     """Combine the input over each window; positions outside are neutral."""
     is_sum = combine is Combine.SUM
     dtype = sum_dtype(call.dtype) if is_sum else compute_dtype(lazy.dtype)
-    value = _element(call, lazy, windows, number(0 if is_sum else lowest(dtype), dtype))
+    value = _element(call, lazy, windows, neutral(Combine.SUM if is_sum else Combine.MAX, dtype))
     reduce = tuple(window.taps for window in windows)
     return emit(call.low, "pool", call.shape, reduce, combine, value, call.result if out else None)
 
@@ -232,8 +232,7 @@ def _adaptive(call: Call, combine: Combine) -> tuple[Lazy, Expr]:
     value = cast(lazy.at(*lead, *(s + t for s, t in zip(starts, taps, strict=True))), dtype)
     condition = conjunction(inside)
     if condition is not None:
-        neutral = number(0 if combine is Combine.SUM else lowest(dtype), dtype)
-        value = where(condition, value, neutral)
+        value = where(condition, value, neutral(combine, dtype))
     total = emit(call.low, "pool", call.shape, reduce, combine, value)
     return Lazy(total.dtype, call.shape, total.expr), widths
 

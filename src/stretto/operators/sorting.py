@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import ceil, inf, nan, prod
+from math import ceil, nan, prod
 
 import torch
 
@@ -47,7 +47,7 @@ from stretto.device.operator import SORTS, Combine, LibraryCall, Operator
 from stretto.device.tree import Tree
 from stretto.ir.types import DType
 from stretto.kernels.groups import NewBuffers, replace_operators
-from stretto.lowering.emit import compute_dtype, computed
+from stretto.lowering.emit import compute_dtype, computed, neutral
 from stretto.lowering.lazy import Lazy, cast, constant, placed, placed_at, stored, variables
 from stretto.lowering.rules import Call, Decline, rule, static_dims
 from stretto.ops.library import define
@@ -340,12 +340,9 @@ def _value_at(operator: Operator, place: Index, end: int) -> Expr:
 def _last(operator: Operator) -> Const:
     """Return an element that sorts after all others."""
     dtype, falling = operator.value.dtype, operator.combine == Combine.ARGSORT_DESCENDING
-    if dtype is DType.BOOL:
-        return Const(not falling, dtype)
-    if dtype.is_float:
-        return Const(-inf if falling else nan, dtype)
-    limits = torch.iinfo(dtype.torch)
-    return Const(limits.min if falling else limits.max, dtype)
+    if dtype.is_float and not falling:
+        return Const(nan, dtype)
+    return neutral(Combine.MAX if falling else Combine.MIN, dtype)
 
 
 def _is_before(operator: Operator, a: Index, b: Index) -> Expr:
