@@ -24,6 +24,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("interp",),
     ("passes",),
     ("device",),
+    ("extending",),
     ("lowering",),
     ("kernels",),
     ("operators",),
@@ -37,7 +38,14 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("tools",),
 )
 # The modules that use all stages. Of the layers below, only the tools may import them.
-TOP: tuple[str, ...] = ("__init__", "__main__", "batching", "call", "extending")
+TOP: tuple[str, ...] = (
+    "__init__",
+    "__main__",
+    "batching",
+    "call",
+    "extending.check",
+    "extending.declare",
+)
 
 # The parts of `frontends.python`, from the bottom up: each imports only those before it.
 PYTHON_FRONTEND: tuple[str, ...] = (

@@ -26,7 +26,7 @@ from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.machine import Stages
 from stretto.options import Debug, Options
 from stretto.schedule.plan_cost import plan_seconds
-from stretto.simulator.control import Asked, Assumed, Choices
+from stretto.simulator.control import Choices, CountingChoices, DefaultChoices
 from stretto.simulator.devices import device_for
 from stretto.tools.models import Model
 from stretto.tools.simulate import followed_way
@@ -158,7 +158,7 @@ def _simulated(stages: Stages, model: Model) -> tuple[float | None, str]:
         kept = stages.machine.kept_constants(plan.program) if plan.is_whole else None
         return plan_seconds(plan, device, costs, choices, captured=made.as_graph, kept=kept)
 
-    asked = Asked(Assumed(costs.unknown_trips))
+    asked = CountingChoices(DefaultChoices(costs.unknown_trips))
     try:
         found = seconds(asked)
         if asked.count:

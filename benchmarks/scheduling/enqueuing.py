@@ -29,8 +29,7 @@ from stretto.machines.cuda.machine import LIBRARY
 from stretto.machines.machine import HOST, LibraryChoice
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
-from stretto.schedule.launch_graph import with_own_memory
-from stretto.schedule.launch_order import (
+from stretto.schedule.launch_graph import (
     Before,
     Opara,
     Order,
@@ -40,15 +39,16 @@ from stretto.schedule.launch_order import (
     opara_streams,
     program_order,
     taken_one_by_one,
+    with_own_memory,
 )
 from stretto.schedule.plan import make_plan
 from stretto.schedule.plan_cost import Enqueued, Profiled, plan_seconds, profiled
 from stretto.schedule.plan_search import search_plan
-from stretto.simulator.control import Assumed
+from stretto.simulator.control import DefaultChoices
 from stretto.simulator.devices import Device
 from stretto.simulator.graph_run import captured_costs, launched_costs, run_graph
-from stretto.simulator.on_chip import kept_in_loops
 from stretto.simulator.simulate import simulate
+from stretto.simulator.work import kept_in_loops
 from stretto.text import counted, seconds_text
 from stretto.tools.models import Model
 from stretto.tools.names import UsageError
@@ -260,7 +260,7 @@ def persistent_seconds(program: DeviceProgram, device: Device, costs: CostModel)
     if any(kernel.call is not None for kernel in program.kernels):
         return None
     kept = kept_in_loops(program, device, costs)
-    return simulate(program, device, Assumed(costs.unknown_trips), costs, kept).seconds
+    return simulate(program, device, DefaultChoices(costs.unknown_trips), costs, kept).seconds
 
 
 def captured_seconds(

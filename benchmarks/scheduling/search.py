@@ -170,7 +170,8 @@ class SearchPlanner:
 
     def _note(self, nodes: Sequence[Node], state: _State) -> LeafPlan:
         timeline = self._timeline(nodes, state)
-        self.writers.note(timeline.placed)
+        for step in timeline.placed:
+            self.writers.note(step)
         return timeline.plan()
 
 

@@ -8,13 +8,26 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import pytest
 
 from stretto.device.analyses import Units, awaited_ends, ends_in_call, has_end, has_waits
 from stretto.device.expr import Reg
 from stretto.device.program import DeviceProgram, Run, Schedule, Signal, Wait
-from stretto.device.tree import Call, For, If, Leaf, Node, Seq, Tree, While, trip_count, walk
+from stretto.device.tree import (
+    Call,
+    Conditional,
+    Execution,
+    For,
+    If,
+    Node,
+    Seq,
+    Tree,
+    children,
+    trip_count,
+    walk,
+)
 from stretto.ir.types import DType
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.schedule.scheduler import schedule
@@ -26,30 +39,31 @@ Awaited = Mapping[int, Units]
 DEPTH = 3
 
 
-def run_of(
-    program: DeviceProgram, node: Node[Schedule], rng: random.Random, depth: int = 0
-) -> Iterator[Schedule]:
-    """The leaves of a run in which chance decides."""
-    match node:
-        case Leaf(body):
-            yield body
-        case Seq(children):
-            for child in children:
-                yield from run_of(program, child, rng, depth)
-        case For(body=body):
-            trips = trip_count(node)
-            for _ in range(rng.randrange(4) if trips is None else trips):
-                yield from run_of(program, body, rng, depth)
-        case While(head=head, body=body):
-            for _ in range(rng.randrange(4)):
-                yield from run_of(program, head, rng, depth)
-                yield from run_of(program, body, rng, depth)
-            yield from run_of(program, head, rng, depth)
-        case If(then=then, orelse=orelse):
-            arms = [arm for arm in (then, orelse) if depth < DEPTH or not calls(arm)]
-            yield from run_of(program, rng.choice(arms), rng, depth)
-        case Call(function=name):
-            yield from run_of(program, program.tree.function(name).body, rng, depth + 1)
+@dataclass(frozen=True)
+class ByChance(Execution[Schedule, int]):
+    """A run in which chance decides; the state is the depth of calls."""
+
+    program: DeviceProgram
+    rng: random.Random
+
+    def arms(self, node: If[Schedule], state: int) -> tuple[Node[Schedule]]:
+        arms = [arm for arm in children(node) if state < DEPTH or not calls(arm)]
+        return (self.rng.choice(arms),)
+
+    def trips(self, node: For[Schedule], state: int) -> Iterator[None]:
+        trips = trip_count(node)
+        for _ in range(self.rng.randrange(4) if trips is None else trips):
+            yield
+
+    def holds(self, node: Conditional[Schedule], state: int, done: int) -> bool:
+        return self.rng.randrange(4) > 0
+
+    def call(self, node: Call[Schedule], state: int) -> Iterator[tuple[Node[Schedule], int]]:
+        yield self.program.tree.function(node.function).body, state + 1
+
+
+def run_of(program: DeviceProgram, node: Node[Schedule], rng: random.Random) -> Iterator[Schedule]:
+    return (leaf.body for leaf, _ in ByChance(program, rng).leaves(node, 0))
 
 
 def calls(node: Node[Schedule]) -> bool:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from stretto.device.operator import MOST_LETTERS, UniqueNames, beside, label, origin
+from stretto.device.operator import MAX_NAME_LENGTH, UniqueNames, beside, label, origin
 from stretto.errors import SourceLocation
 
 PLACE = SourceLocation("model.py", 41, function="Net.decode")
@@ -51,6 +51,6 @@ def test_names_are_unique_and_bounded() -> None:
     found = [names.of(name) for name in wanted]
     assert found[:6] == ["a.mm", "a.mm.2", "a.mm.2.2", "a.mm.3", "kernel", "x_y"]
     assert len(set(found)) == len(found)
-    assert all(len(name) <= MOST_LETTERS + 4 for name in found)
+    assert all(len(name) <= MAX_NAME_LENGTH + 4 for name in found)
     assert all(re.fullmatch(r"[A-Za-z0-9_.:]+", name) for name in found)
     assert found[6].startswith("inner.") and found[6].endswith(".linear")

@@ -9,7 +9,7 @@ import pytest
 
 from stretto.device.forms import Scheduled
 from stretto.device.program import DeviceProgram, FrameLayout, Schedule, Wait
-from stretto.device.runs import apart_functions
+from stretto.device.runs import functions_in_parallel_loops
 from stretto.device.text import parse_form, print_form
 from stretto.device.tree import Call, Leaf, Node, Seq, is_parallel, map_leaves, walk
 from stretto.device.verifier import verify
@@ -78,7 +78,7 @@ def rejected(program: DeviceProgram, reason: str) -> None:
 
 
 def test_each_unit_has_frames_of_its_own() -> None:
-    assert apart_functions(made().tree) == {"f", "g"}
+    assert functions_in_parallel_loops(made().tree) == {"f", "g"}
     verify(made())
     frames = dict(made().frames)
     assert [frames[name].copies for name in ("main", "f", "g")] == [1, 2, 2]

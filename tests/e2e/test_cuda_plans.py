@@ -238,7 +238,7 @@ def test_a_program_that_is_too_large_for_one_launch(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "stretto.machines.cuda.machine.make_plan", functools.partial(make_plan, most_kernels=2)
+        "stretto.schedule.plan_search.make_plan", functools.partial(make_plan, most_kernels=2)
     )
     model, inputs, wanted = made(name)
     compiled = stretto.compile(model, backend=CUDA, options=Options(units=3))

@@ -241,7 +241,7 @@ func @main(%x: f32[4]) -> (f32[4]) {
 
 
 def test_what_may_begin_anew_must_be_repeatable() -> None:
-    with pytest.raises(CodegenError, match="unless it is repeatable"):
+    with pytest.raises(CodegenError, match="only if it is repeatable"):
         lower(program_of(CALLED), updates=Updates(((0, 0),)))
     assert lower(program_of(CALLED), updates=Updates(((0, 0),), repeatable=True))
 

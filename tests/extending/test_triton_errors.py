@@ -15,10 +15,10 @@ from stretto import Options
 from stretto.call.compiler import build
 from stretto.device.user_kernels import UserKernel, kernel_for
 from stretto.errors import BuildError, RunError
+from stretto.extending.triton_source import definitions
 from stretto.frontends.python import capture
 from stretto.machines.cuda.compile import CompiledTriton
 from stretto.machines.cuda.machine import CUDA, gpu_program
-from stretto.machines.cuda.user_source import definitions
 from tests.extending import operators
 from tests.extending.operators import fast_gelu, smooth
 from tests.extending.test_programs import alone, library_calls
@@ -220,7 +220,7 @@ def test_a_number_that_a_run_decides(tmp_path: Path) -> None:
     x = torch.randn(9)
     compiled = stretto.compile(program, backend="cuda-emulated", dynamic=True, options=options)
     torch.testing.assert_close(compiled(x), program(x))
-    assert "wants `shift` when it is compiled" in library_calls(compiled)[0]
+    assert "needs `shift` at compile time" in library_calls(compiled)[0]
     compiled = stretto.compile(known, backend="cuda-emulated", options=options)
     torch.testing.assert_close(compiled(x), x[:7] * 0.5 + 3)
     assert not library_calls(compiled)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 import pytest
 import torch
@@ -20,7 +20,17 @@ from stretto.device.expr import Buffer, Expr
 from stretto.device.forms import LeafItem, Lowered, ProgramInterface, Selected
 from stretto.device.operator import Kernel, LibraryCall, Loops, Operator, Span, Stage
 from stretto.device.program import DeviceProgram, Item, Run, Schedule
-from stretto.device.tree import Check, For, If, Leaf, Let, Node, Seq, While, leaves, map_tree
+from stretto.device.tree import (
+    Call,
+    Check,
+    Conditional,
+    Execution,
+    For,
+    Let,
+    Rotation,
+    leaves,
+    map_tree,
+)
 from stretto.errors import BuildError
 from stretto.machines import machine as machines
 from stretto.machines.machine import Description, Diagnosis, Executable, Form, Machine, Stages
@@ -51,7 +61,9 @@ class ToyExecutable(Executable):
         for buffer, tensor in zip(self.interface.inputs, inputs, strict=True):
             tensors[buffer.name] = tensor
         activation = Activation(self.program, tensors)
-        activation.node(main.body)
+        for leaf, _ in activation.leaves(main.body, None):
+            for item in leaf.body.units[0]:
+                activation.item(item)
         return [activation.tensors[output.buffer.name] for output in self.interface.outputs]
 
 
@@ -61,34 +73,25 @@ def _empty(buffer: Buffer) -> torch.Tensor:
 
 
 @dataclass(slots=True)
-class Activation:
+class Activation(Execution[Schedule, None]):
     program: DeviceProgram
     tensors: dict[str, torch.Tensor]
     registers: dict[str, bool | int | float] = field(default_factory=dict)
 
-    def node(self, node: Node[Schedule]) -> None:
-        match node:
-            case Leaf(schedule):
-                for item in schedule.units[0]:
-                    self.item(item)
-            case Seq(children):
-                for child in children:
-                    self.node(child)
-            case For(index, start, stop, step, body, rotate):
-                for trip in range(int(self.value(start)), int(self.value(stop)), step):
-                    self.registers[index.name] = trip
-                    self.node(body)
-                    self.rotate(rotate)
-            case While(head, condition, body, rotate):
-                self.node(head)
-                while self.registers[condition.name]:
-                    self.node(body)
-                    self.rotate(rotate)
-                    self.node(head)
-            case If(condition, then, orelse):
-                self.node(then if self.registers[condition.name] else orelse)
-            case _:
-                raise AssertionError("`select` refuses functions")
+    def trips(self, node: For[Schedule], state: None) -> Iterator[None]:
+        for trip in range(int(self.value(node.start)), int(self.value(node.stop)), node.step):
+            self.registers[node.index.name] = trip
+            yield
+
+    def holds(self, node: Conditional[Schedule], state: None, done: int) -> bool:
+        return bool(self.registers[node.condition.name])
+
+    def call(self, node: Call[Schedule], state: None) -> NoReturn:
+        raise AssertionError("`select` refuses functions")
+
+    def rotate(self, pairs: Rotation, state: None) -> None:
+        for a, b in pairs:
+            self.tensors[a.name], self.tensors[b.name] = self.tensors[b.name], self.tensors[a.name]
 
     def item(self, item: Item) -> None:
         match item:
@@ -103,10 +106,6 @@ class Activation:
 
     def value(self, expr: Expr) -> bool | int | float:
         return evaluate(expr, self.registers, Tensors(self.tensors))
-
-    def rotate(self, pairs: tuple[tuple[Buffer, Buffer], ...]) -> None:
-        for a, b in pairs:
-            self.tensors[a.name], self.tensors[b.name] = self.tensors[b.name], self.tensors[a.name]
 
 
 def _load(stages: Stages) -> None:

@@ -85,9 +85,9 @@ def changed(one: Operator) -> list[tuple[Operator, str]]:
         (replace(one, combine=Combine.SUM), "without scores"),
         (replace(one, value=product), "without scores"),
         (replace(one, value=Apply("neg", (value,), DType.F32)), "without scores"),
-        (of(product, scale, depth, values), "not summed"),
-        (of(product, scale, bias, depth), "not summed"),
-        (of(product, values, bias, values), "no number"),
+        (of(product, scale, depth, values), "depends on the depth"),
+        (of(product, scale, bias, depth), "depends on the depth"),
+        (of(product, values, bias, values), "not a constant"),
         (of(product, Const(1.0, DType.F64), bias, values), "calls attend of"),
     ]
 

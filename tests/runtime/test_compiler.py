@@ -246,7 +246,7 @@ def test_full_disk_in_the_compiler(fresh: Options, fake_compiler: FakeCompiler):
 @pytest.mark.parametrize(
     ("cxx", "message"),
     [
-        ("/bin/true", "made no file"),
+        ("/bin/true", "wrote no file"),
         ("g++ 'unbalanced", "CXX is not a command: No closing quotation"),
         ("/bin/false", "failed with exit code 1"),
         ("/etc/passwd", "cannot be run"),

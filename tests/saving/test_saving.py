@@ -278,7 +278,7 @@ def test_shared_memory_is_part_of_a_signature(tmp_path: Path) -> None:
     again = loaded(interpreted(function, example_inputs=(torch.ones(2), torch.ones(2))), tmp_path)
     check_equal(again(torch.ones(2), torch.ones(2)), torch.full((2,), 3.0))
     x = torch.ones(2)
-    with pytest.raises(RunError, match="they share memory"):
+    with pytest.raises(RunError, match="their shared memory"):
         again(x, x)
 
 

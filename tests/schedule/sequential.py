@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +12,7 @@ from stretto.device.evaluate import Number, evaluate, run_task, task_count
 from stretto.device.expr import Buffer, Position
 from stretto.device.operator import Kernel
 from stretto.device.regions import Body
-from stretto.device.tree import Call, For, If, Leaf, Let, Node, Seq, Tree, While
+from stretto.device.tree import Call, Conditional, Execution, For, Let, Node, Rotation, Tree
 
 
 @dataclass
@@ -31,62 +32,55 @@ class Activation:
 
 def run_tree(tree: Tree[Body], externals: dict[int, Tensor]) -> dict[str, Number]:
     """Changes `externals` (flat, by slot) in place; returns the registers of main."""
-    return Runner(tree, externals).function("main", {}, {}).registers
+    return Runner(tree, externals).main().registers
 
 
-class Runner:
+class Runner(Execution[Body, Activation]):
     def __init__(self, tree: Tree[Body], externals: dict[int, Tensor]) -> None:
         self.tree = tree
         self.externals = {b.name: externals[b.slot] for b in tree.externals}
 
-    def function(
+    def main(self) -> Activation:
+        main = self.activation("main", {}, {})
+        for leaf, at in self.leaves(self.tree.main.body, main):
+            for item in leaf.body:
+                if isinstance(item, Kernel):
+                    for task in range(task_count(item, at.registers)):
+                        run_task(item, task, at.registers, at)
+                elif isinstance(item, Let):
+                    at.registers[item.reg.name] = evaluate(item.value, at.registers, at)
+        return main
+
+    def activation(
         self, name: str, params: dict[str, Tensor], registers: dict[str, Number]
     ) -> Activation:
-        function = self.tree.function(name)
         memory = {
-            b.name: torch.full((b.elements,), torch.nan).to(b.dtype.torch) for b in function.locals
+            b.name: torch.full((b.elements,), torch.nan).to(b.dtype.torch)
+            for b in self.tree.function(name).locals
         }
-        at = Activation(self.externals | memory | params, dict(registers))
-        self.node(function.body, at)
-        return at
+        return Activation(self.externals | memory | params, dict(registers))
 
-    def node(self, node: Node[Body], at: Activation) -> None:
-        match node:
-            case Leaf(body):
-                for item in body:
-                    if isinstance(item, Kernel):
-                        for task in range(task_count(item, at.registers)):
-                            run_task(item, task, at.registers, at)
-                    elif isinstance(item, Let):
-                        at.registers[item.reg.name] = evaluate(item.value, at.registers, at)
-            case Seq(children):
-                for child in children:
-                    self.node(child, at)
-            case For():
-                start, stop = (int(evaluate(e, at.registers, at)) for e in (node.start, node.stop))
-                for position in range(start, stop, node.step):
-                    at.registers[node.index.name] = position
-                    self.node(node.body, at)
-                    rotate(node.rotate, at)
-            case While():
-                self.node(node.head, at)
-                while at.registers[node.condition.name]:
-                    self.node(node.body, at)
-                    rotate(node.rotate, at)
-                    self.node(node.head, at)
-            case If(condition, then, orelse):
-                self.node(then if at.registers[condition.name] else orelse, at)
-            case Call(function, registers, tensors, results):
-                values = {r.name: evaluate(e, at.registers, at) for r, e in registers}
-                params: dict[str, Tensor] = {}
-                for param, access in tensors:
-                    offset = int(evaluate(Position(access.offset), at.registers, at))
-                    params[param.name] = at.tensors[access.buffer.name][offset:]
-                called = self.function(function, params, values)
-                for mine, theirs in results:
-                    at.registers[mine.name] = called.registers[theirs.name]
+    def trips(self, node: For[Body], state: Activation) -> Iterator[None]:
+        start, stop = (int(evaluate(e, state.registers, state)) for e in (node.start, node.stop))
+        for position in range(start, stop, node.step):
+            state.registers[node.index.name] = position
+            yield
 
+    def holds(self, node: Conditional[Body], state: Activation, done: int) -> bool:
+        return bool(state.registers[node.condition.name])
 
-def rotate(pairs: tuple[tuple[Buffer, Buffer], ...], at: Activation) -> None:
-    for a, b in pairs:
-        at.tensors[a.name], at.tensors[b.name] = at.tensors[b.name], at.tensors[a.name]
+    def call(self, node: Call[Body], state: Activation) -> Iterator[tuple[Node[Body], Activation]]:
+        values = {r.name: evaluate(e, state.registers, state) for r, e in node.registers}
+        params: dict[str, Tensor] = {}
+        for param, access in node.tensors:
+            offset = int(evaluate(Position(access.offset), state.registers, state))
+            params[param.name] = state.tensors[access.buffer.name][offset:]
+        called = self.activation(node.function, params, values)
+        yield self.tree.function(node.function).body, called
+        for mine, theirs in node.results:
+            state.registers[mine.name] = called.registers[theirs.name]
+
+    def rotate(self, pairs: Rotation, state: Activation) -> None:
+        for a, b in pairs:
+            tensors = state.tensors
+            tensors[a.name], tensors[b.name] = tensors[b.name], tensors[a.name]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.scheduling.enqueuing import random_order
 from stretto.device.launch_graph import LaunchGraph, ancestors
-from stretto.device.plan import Action, Plan, stretch
+from stretto.device.plan import Action, Plan, enqueued_nodes
 from stretto.device.tree import Node, Seq, children
 from stretto.machines.cuda.host import Order
 from stretto.schedule.launch_graph import plan_graph
@@ -40,7 +40,7 @@ def shuffled(graphs: Graphs, seed: int, early: Mapping[int, int] | None = None) 
             node = first[id(sequence)]
             known = ancestors(graph.before, numbers)[node] | 1 << node
             numbers = sorted(numbers, key=lambda number: not known >> number & 1)
-        return [stretch(sequence)[number] for number in numbers]
+        return [enqueued_nodes(sequence)[number] for number in numbers]
 
     return order
 
@@ -48,6 +48,6 @@ def shuffled(graphs: Graphs, seed: int, early: Mapping[int, int] | None = None) 
 def _collect(body: Node[Action], graph: LaunchGraph, found: dict[int, LaunchGraph]) -> None:
     if isinstance(body, Seq):
         found[id(body)] = graph
-    for part, node in zip(stretch(body), graph.nodes, strict=True):
+    for part, node in zip(enqueued_nodes(body), graph.nodes, strict=True):
         for child, inner in zip(children(part), node.bodies, strict=True):
             _collect(child, inner, found)

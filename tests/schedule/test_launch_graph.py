@@ -37,8 +37,13 @@ from stretto.machines.cuda.host import PlanExecutable, in_order
 from stretto.machines.machine import HOST
 from stretto.machines.registry import known_machines
 from stretto.options import Debug, Options
-from stretto.schedule.launch_graph import plan_graph, shared_bytes, with_own_memory
-from stretto.schedule.launch_order import arranged, opara_streams
+from stretto.schedule.launch_graph import (
+    arranged,
+    opara_streams,
+    plan_graph,
+    shared_bytes,
+    with_own_memory,
+)
 from stretto.schedule.plan import make_plan
 from stretto.schedule.scheduler import schedule
 from tests.schedule.random_trees import random_tree

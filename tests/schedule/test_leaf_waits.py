@@ -11,9 +11,8 @@ from stretto.device.expr import Buffer, Var
 from stretto.device.operator import Kernel
 from stretto.device.program import Item, Run, Schedule, Signal, Wait
 from stretto.errors import ScheduleError
-from stretto.schedule.footprint import Footprints, Part
+from stretto.schedule.footprint import Footprints, MemoryMap, Part
 from stretto.schedule.leaf_waits import LeafWaits, Pending, SyncSetting
-from stretto.schedule.memory_map import MemoryMap
 from stretto.schedule.policy import Placed
 from tests.schedule.trees import buffer, load, map_kernel
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.scheduling.enqueuing import all_orders, breadth_first, depth_first, random_order
 from stretto.device.launch_graph import Arrangement, ancestors
-from stretto.schedule.launch_order import (
+from stretto.schedule.launch_graph import (
     Before,
     Opara,
     arranged,
@@ -19,9 +19,8 @@ from stretto.schedule.launch_order import (
     opara_streams,
     program_order,
 )
-from stretto.simulator.devices import H200
+from stretto.simulator.devices import H200, BlockNeeds
 from stretto.simulator.graph_run import Profile
-from stretto.simulator.occupancy import BlockNeeds
 
 CHAIN: Before = ((), (0,), (1,), (2,))
 DIAMOND: Before = ((), (0,), (0,), (1, 2))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from stretto.device.program import DeviceProgram, Schedule
-from stretto.device.tree import If, Loop, While
+from stretto.device.tree import If, Loop
 from stretto.machines.emulator import run as emulator
 from stretto.machines.emulator.run import Emulator
+from stretto.simulator.control import Choices
 from tests.schedule.random_trees import random_memory
 
 
@@ -33,7 +33,7 @@ class Done:
 
 
 @dataclass
-class Observed:
+class Observed(Choices):
     """Tasks in an order in which they were run. As `Choices` it repeats the way of the run: what
     each branch and loop did, each time that it was come to."""
 
@@ -56,30 +56,25 @@ class Observed:
         active.pop()
         return False
 
-    def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
-        pass
-
-    def enters(self, iteration: int | None) -> None:
-        pass
-
 
 def observe(program: DeviceProgram, seed: int) -> Observed:
     """Runs a scheduled random tree in the emulator."""
     found = Observed()
     active: dict[tuple[int, int], list[int]] = {}
     unit_class: Any = emulator._Unit  # pyright: ignore[reportPrivateUsage]
-    visit, run_task = unit_class._node, unit_class._task
+    decide, run_task = unit_class.holds, unit_class._task
 
-    def node(self: Any, node: Any, at: Any) -> Generator[Any]:
+    def holds(self: Any, node: Any, at: Any, done: int) -> bool:
+        result = decide(self, node, at, done)
         if self.number == 0:
             if isinstance(node, If):
-                found.arms[id(node)].append(0 if at.registers[node.condition.name] else 1)
-            elif isinstance(node, While):
-                trips = active[id(node.body), id(at)] = [0]
+                found.arms[id(node)].append(0 if result else 1)
+            elif done:
+                active[id(node), id(at)][0] = done
+            else:
+                trips = active[id(node), id(at)] = [0]
                 found.turns[id(node)].append(trips)
-            if (id(node), id(at)) in active:
-                active[id(node), id(at)][0] += 1
-        yield from visit(self, node, at)
+        return result
 
     def task(self: Any, kernel: Any, number: int, at: Any) -> None:
         known = self.machine.clocks.known[self.number]
@@ -88,7 +83,7 @@ def observe(program: DeviceProgram, seed: int) -> Observed:
         run_task(self, kernel, number, at)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unit_class, "_node", node)
+        patch.setattr(unit_class, "holds", holds)
         patch.setattr(unit_class, "_task", task)
         Emulator(program, seed).run(random_memory(seed))
     return found

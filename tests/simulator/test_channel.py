@@ -6,8 +6,7 @@ from math import inf
 
 import pytest
 
-from stretto.simulator.channel import Channel
-from stretto.simulator.work import Residency
+from stretto.simulator.work import Channel, Residency
 from tests.schedule.programs import OUT, A, X, kernel
 from tests.schedule.trees import EAGER
 

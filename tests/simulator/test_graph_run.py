@@ -10,10 +10,9 @@ from stretto.device.expr import Buffer
 from stretto.device.launch_graph import Arrangement
 from stretto.device.operator import LibraryCall
 from stretto.ir.types import DType
-from stretto.simulator.devices import H200
+from stretto.simulator.devices import H200, LIMITS, BlockNeeds, Room
 from stretto.simulator.graph_run import GraphCosts, GraphRun, Profile, captured_costs, run_graph
 from stretto.simulator.library_kernels import library_work
-from stretto.simulator.occupancy import LIMITS, BlockNeeds, Room
 from tests.schedule.trees import EAGER
 
 DEVICE = replace(H200, units=4, memory_bandwidth=8.0, unit_bandwidth=8.0, cache_bandwidth=16.0)

@@ -15,8 +15,7 @@ from stretto.options import Debug, Options
 from stretto.schedule.plan import make_plan
 from stretto.schedule.plan_cost import plan_seconds
 from stretto.simulator.devices import H200, cpu_device
-from stretto.simulator.on_chip import kept_in_loops
-from stretto.simulator.work import Kept
+from stretto.simulator.work import Kept, kept_in_loops
 from stretto.tools.models import Model
 from stretto.tools.simulate import device_machine, scheduled_program
 

@@ -21,7 +21,7 @@ from stretto.errors import ScheduleError
 from stretto.ir.types import DType
 from stretto.options import Options
 from stretto.schedule.scheduler import schedule
-from stretto.simulator.control import Assumed, Recorded
+from stretto.simulator.control import DefaultChoices, RecordedChoices
 from stretto.simulator.devices import CPU, GPUS, Device, find_device
 from stretto.simulator.result import Bound, Simulation
 from stretto.simulator.simulate import Simulator, simulate
@@ -56,7 +56,7 @@ units = st.sampled_from([1, 2, 3, 5])
 
 
 def microseconds(
-    program: DeviceProgram, target: Device = BARE, choices: Assumed | None = None
+    program: DeviceProgram, target: Device = BARE, choices: DefaultChoices | None = None
 ) -> float:
     return simulate(program, target, choices, EAGER).seconds / US
 
@@ -133,7 +133,7 @@ def test_a_loop_that_values_end_has_the_trips_that_are_assumed(trips: int) -> No
     test = Leaf(Schedule(((Let(go, condition("gt", load(X, 0), load(X, 1))),),), 1))
     node = While(test, go, leaf(1, (Run("k", 0, 2),)))
     program = device(node, kernel("k", OUT, X), units=1)
-    found = simulate(program, BARE, Assumed(trips), EAGER)
+    found = simulate(program, BARE, DefaultChoices(trips), EAGER)
     assert found.seconds / US == pytest.approx(2 * trips)
     assert found.runs == (trips + 1, trips)
 
@@ -161,8 +161,8 @@ def test_recursion_that_values_end_is_as_deep_as_assumed() -> None:
     recursive = TreeFunction("f", (), (), (), (), (), body)
     tree = Tree((program.tree.main, recursive), program.tree.externals)
     program = replace(program, tree=tree, frames=(*program.frames, ("f", FrameLayout(0, ()))))
-    assert microseconds(program, choices=Assumed(depth=1)) == pytest.approx(1)
-    assert microseconds(program, choices=Assumed(depth=3)) == pytest.approx(1 + 2 + 4)
+    assert microseconds(program, choices=DefaultChoices(depth=1)) == pytest.approx(1)
+    assert microseconds(program, choices=DefaultChoices(depth=3)) == pytest.approx(1 + 2 + 4)
 
 
 def test_a_run_that_is_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +270,7 @@ def test_a_run_is_followed_as_far_as_it_fits() -> None:
     program = branching(is_known=False)
 
     def microseconds_of(*decisions: tuple[str, int, int]) -> float:
-        return simulate(program, BARE, Recorded(decisions), EAGER).seconds / US
+        return simulate(program, BARE, RecordedChoices(decisions), EAGER).seconds / US
 
     assert microseconds_of(("if go", 0, 0)) == pytest.approx(5)
     assert microseconds_of(("if go", 1, 0)) == pytest.approx(1)
@@ -281,12 +281,14 @@ def test_a_run_is_followed_as_far_as_it_fits() -> None:
 
 
 def test_a_run_that_went_on_does_not_fit() -> None:
-    recorded = Recorded([("if go", 0, 0), ("if go", 1, 0)])
+    recorded = RecordedChoices([("if go", 0, 0), ("if go", 1, 0)])
     simulate(branching(is_known=False), BARE, recorded, EAGER)
     with pytest.raises(ScheduleError, match="it reached if go more often"):
         recorded.require_end()
-    Recorded([("while x", 1, 0)]).require_end()  # a loop that this program does not have
-    recorded = Recorded([("if go", 0, 0), ("if go", 0, 1)])  # of two units, which decide alike
+    RecordedChoices([("while x", 1, 0)]).require_end()  # a loop that this program does not have
+    recorded = RecordedChoices(
+        [("if go", 0, 0), ("if go", 0, 1)]
+    )  # of two units, which decide alike
     simulate(branching(is_known=False), BARE, recorded, EAGER)
     recorded.require_end()
 
@@ -306,10 +308,10 @@ def test_each_activation_of_a_recursion_is_followed() -> None:
 
 def test_decisions_that_registers_make_are_compared() -> None:
     program = branching(is_known=True)
-    found = simulate(program, BARE, Recorded([("if go", 1, 0)]), EAGER)
+    found = simulate(program, BARE, RecordedChoices([("if go", 1, 0)]), EAGER)
     assert found.seconds / US == pytest.approx(1)
     with pytest.raises(ScheduleError, match="if go is decided differently here"):
-        simulate(program, BARE, Recorded([("if go", 0, 0)]), EAGER)
+        simulate(program, BARE, RecordedChoices([("if go", 0, 0)]), EAGER)
 
 
 def converging(x: Tensor, w: Tensor) -> Tensor:
@@ -363,15 +365,15 @@ def test_faster_tasks_make_no_run_longer(seed: int, count: int, rng) -> None:  #
 
     quick = replace(program, kernels=tuple(map(faster, program.kernels)))
     # Which arm is longer may change with the kernels, so both take the same way.
-    choices = Assumed(2, 2)
+    choices = DefaultChoices(2, 2)
     before = simulate(program, BARE, _First(choices), EAGER).seconds
     assert simulate(quick, BARE, _First(choices), EAGER).seconds <= before + 1e-15
 
 
-class _First(Assumed):
+class _First(DefaultChoices):
     """Takes the first arm of every branch."""
 
-    def __init__(self, like: Assumed) -> None:
+    def __init__(self, like: DefaultChoices) -> None:
         super().__init__(like.loop_trips, like.depth)
 
     def arm(self, node: If[Schedule], seconds: object, ends: tuple[bool, bool]) -> int:
@@ -383,7 +385,7 @@ class _First(Assumed):
 def test_every_device_runs_every_program(seed: int, count: int) -> None:
     program = schedule(random_tree(seed), count, EAGER)
     for target in (*GPUS.values(), find_device("cpu:4")):
-        found = simulate(program, target, Assumed(2, 2), EAGER)
+        found = simulate(program, target, DefaultChoices(2, 2), EAGER)
         assert sum(found.critical.values()) == pytest.approx(found.seconds)
         for unit in found.segments:
             assert all(a.end == b.start for a, b in pairwise(unit))

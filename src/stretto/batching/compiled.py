@@ -162,7 +162,7 @@ class CompiledBatch:
     ) -> list[Outcome]:
         """Return the outcomes of all instances. flattened: the same columns with their native
         form. Raises OtherInstance for an instance with data of a kind that the program does not
-        cover, and Trained for a tensor that requires grad while grad mode is on."""
+        cover, and RequiresGrad for a tensor that requires grad while grad mode is on."""
         begin = perf_counter()
         flat = self.host.flatten(columns) if flattened is None else flattened.of(self.host)
         self.times = Times(flatten=perf_counter() - begin)

@@ -187,7 +187,7 @@ class _FunctionVerifier:
         self._seen: set[Variable] = set(function.parameters)
         """Variables that any statement so far has assigned."""
         self._tests: set[Variable] = set()
-        """Variables that test whether a number is that of an option of a choice."""
+        """Variables that compare a number with that of an option of a choice."""
         self._choices = 0
         """Number of enclosing branches on such tests."""
 
@@ -345,7 +345,7 @@ class _FunctionVerifier:
                 assert_never(statement)
         self._seen.update(targets)
         match statement:
-            case Assign(Variable() as test, "eq", (_, Literal(int()))):
+            case Assign(Variable() as test, "eq" | "lt", (_, Literal(int()))):
                 self._tests.add(test)
             case _:
                 pass

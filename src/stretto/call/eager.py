@@ -47,7 +47,7 @@ class RequiresGrad(RunsEager):
 
 
 def recheck_requires_grad(call: RequiresGrad) -> Callable[[], None]:
-    """Return a function that raises Trained again as long as the tensor is alive and requires
+    """Return a function that raises RequiresGrad again as long as the tensor is alive and requires
     grad."""
     wanted = None if call.tensor is None else weakref.ref(call.tensor)
 
@@ -62,8 +62,8 @@ def recheck_requires_grad(call: RequiresGrad) -> Callable[[], None]:
 
 
 def check_gradients(tensors: Iterable[torch.Tensor]) -> None:
-    """Raise Trained if one of the tensors that a call reads requires grad; call it with grad mode
-    on. Eager would then build a graph that the caller means to use."""
+    """Raise RequiresGrad if one of the tensors that a call reads requires grad; call it with grad
+    mode on. Eager would then build a graph that the caller means to use."""
     for tensor in filter(requires_grad, tensors):
         raise RequiresGrad(tensor)
 

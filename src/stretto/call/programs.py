@@ -106,8 +106,8 @@ class Programs:
         """By the family of a wide key: the only objects passed so far, True once calls with any
         objects of these classes share programs, False if they cannot."""
         self._eager_checks: dict[Key, Callable[[], None]] = {}
-        """By grad mode and key: functions that raise Trained again while the reason holds for which
-        an earlier call ran eager."""
+        """By grad mode and key: functions that raise RequiresGrad again while the reason holds for
+        which an earlier call ran eager."""
         self._quick: list[tuple[Callable[[Key], bool], Entry]] = []
         """Programs for many sizes, each with a function that tests if a key of tensors matches."""
         self._lock = ForkSafeLock()
@@ -255,7 +255,7 @@ class Programs:
         self, wanted: torch.Tensor, key: Key, entry: Entry, call: Call
     ) -> tuple[Key, Entry]:
         """Return the entry captured in the current grad mode, for a call whose tensor `wanted`
-        requires grad. Raises Trained if it reads such a tensor with grad mode on."""
+        requires grad. Raises RequiresGrad if it reads such a tensor with grad mode on."""
         mode = torch.is_grad_enabled()
         if entry.captured.differentiable.mode is not mode:
             key = (("grad mode", mode), key)
@@ -451,7 +451,7 @@ class Programs:
         return entry if entry is not None and entry.is_current() else None
 
     def _compile(self, key: Key, call: Call) -> Entry:
-        """Compile an entry for a key, unless another thread has just done so. Raises Trained."""
+        """Compile an entry for a key, unless another thread just did so. Raises RequiresGrad."""
         compiler = self._compiler
         with self._lock, compiling(compiler.name):
             found = self._current(key)

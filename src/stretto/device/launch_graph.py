@@ -20,11 +20,10 @@ from enum import StrEnum
 from typing import Any
 
 from stretto.device.expr_text import ExprParser, ExprPrinter
-from stretto.device.grammar import INTEGER, MARK, NAME, record
 from stretto.device.operator import Piece, TileDim
 from stretto.device.plan import Guard, excludes
 from stretto.device.regions import Part, Region, overlap
-from stretto.device.syntax import GUARD, TILE_DIM
+from stretto.device.syntax import GUARD, INTEGER, MARK, NAME, TILE_DIM, record
 from stretto.grammar import Syntax, block, flag, indented, items, later, member, pair
 
 STACK = "#stack"

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
+from stretto.device import program
 from stretto.device.expr import (
     Access,
     Apply,
-    Buffer,
     Expr,
     Index,
     Position,
@@ -24,20 +24,8 @@ from stretto.device.expr import (
 )
 from stretto.device.forms import Items, LeafItem
 from stretto.device.operator import Kernel, LibraryCall, Operator, Span, Stage
-from stretto.device.program import (
-    FRAME_ALIGNMENT,
-    DeviceProgram,
-    FrameLayout,
-    Item,
-    Placement,
-    Run,
-    Schedule,
-    SizedPlacement,
-    aligned,
-    sized_bytes,
-)
 from stretto.device.regions import Body, Statement
-from stretto.device.runs import apart_functions
+from stretto.device.runs import functions_in_parallel_loops
 from stretto.device.tree import (
     Call,
     Leaf,
@@ -48,6 +36,7 @@ from stretto.device.tree import (
     TreeFunction,
     children,
     is_parallel,
+    joined,
     leaves,
     map_leaves,
     map_tree,
@@ -67,15 +56,7 @@ def normalize(tree: Tree[Body]) -> Tree[Body]:
 
 def sequence(nodes: list[BodyNode]) -> BodyNode:
     """Return the nodes in order as one node, with leaves joined and inner sequences flattened."""
-    flat: list[BodyNode] = []
-    for node in nodes:
-        for item in node.children if isinstance(node, Seq) else (node,):
-            last = flat[-1] if flat else None
-            if isinstance(item, Leaf) and isinstance(last, Leaf):
-                flat[-1] = Leaf(last.body + item.body)
-            elif not (isinstance(item, Leaf) and not item.body):
-                flat.append(item)
-    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+    return joined(nodes, lambda one, other: one + other, lambda body: not body)
 
 
 def _function(function: TreeFunction[Body]) -> TreeFunction[Body]:
@@ -93,13 +74,10 @@ class _Normalizer:
             lambda value: self._without_loads(value, lets),
             lambda access: self._access(access, lets),
         )
-        match read:
-            case Leaf() | Call():
-                changed = read
-            case Seq(parts):
-                return sequence([self.node(part) for part in parts])
-            case _:
-                changed = rebuilt(read, [self.node(part) for part in children(read)])
+        parts = [self.node(part) for part in children(read)]
+        if isinstance(read, Seq):
+            return sequence(parts)
+        changed = rebuilt(read, parts) if parts else read
         return sequence([Leaf(tuple(lets)), changed]) if lets else changed
 
     def _without_loads(self, expr: Expr, lets: list[Let]) -> Expr:
@@ -136,7 +114,7 @@ class _Normalizer:
 # meaning that any schedule must preserve.
 
 
-def sequential(tree: Tree[Body]) -> DeviceProgram:
+def sequential(tree: Tree[Body]) -> program.DeviceProgram:
     """Return the single-unit program of a tree of kernels. Different kernels of one name are all
     listed, so that verification rejects them."""
     tree = normalize(tree)
@@ -145,9 +123,9 @@ def sequential(tree: Tree[Body]) -> DeviceProgram:
     for kernel in tree_kernels(tree):
         if kernels.setdefault(kernel.name, kernel) != kernel:
             others.append(kernel)
-    apart = apart_functions(tree)
+    apart = functions_in_parallel_loops(tree)
     functions = tuple(f.with_body(_body(f.body, f.name in apart)) for f in tree.functions)
-    return DeviceProgram(
+    return program.DeviceProgram(
         1,
         Tree(functions, tree.externals),
         (*kernels.values(), *others),
@@ -183,52 +161,48 @@ def single_kernels(tree: Tree[Items]) -> Tree[Body]:
     return map_tree(tree, lambda items: tuple(map(kernel, items)))
 
 
-def _body(body: Node[Body], is_apart: bool) -> Node[Schedule]:
+def _body(body: Node[Body], is_apart: bool) -> Node[program.Schedule]:
     """Schedule a body for one unit. is_apart: parallel loops call the function."""
     return map_leaves(body, lambda items: _schedule(items, 0)) if is_apart else _node(body)
 
 
-def _node(node: Node[Body]) -> Node[Schedule]:
+def _node(node: Node[Body]) -> Node[program.Schedule]:
     match node:
         case Leaf(body):
             return Leaf(_schedule(body, 1))
         case Call():
-            return cast("Call[Schedule]", node)
+            return cast("Call[program.Schedule]", node)
         case _ if is_parallel(node):
             return map_leaves(node, lambda body: _schedule(body, 0))
         case _:
             return rebuilt(node, [_node(child) for child in children(node)])
 
 
-def _schedule(body: Body, steps: int) -> Schedule:
+def _schedule(body: Body, steps: int) -> program.Schedule:
     items = tuple(_items(body))
-    return Schedule((items,), steps if items else 0)
+    return program.Schedule((items,), steps if items else 0)
 
 
-def _items(body: Body) -> Iterator[Item]:
+def _items(body: Body) -> Iterator[program.Item]:
     for item in body:
         if not isinstance(item, Kernel):
             yield item
         elif not item.is_static:
-            yield Run(item.name, 0, None)
+            yield program.Run(item.name, 0, None)
         elif item.tasks:
-            yield Run(item.name, 0, item.tasks)
+            yield program.Run(item.name, 0, item.tasks)
 
 
-def _frame(function: TreeFunction[Body]) -> FrameLayout:
-    placements: list[tuple[str, Placement]] = []
+def _frame(function: TreeFunction[Body]) -> program.FrameLayout:
+    placements: list[tuple[str, program.Placement]] = []
     end = 0
     for buffer in function.locals:
         if buffer.is_sized:
             continue
-        size = _aligned(buffer)
-        placements.append((buffer.name, Placement(end, size)))
+        size = program.aligned(buffer.nbytes)
+        placements.append((buffer.name, program.Placement(end, size)))
         end += size
-    sized = [(b.name, sized_bytes(b)) for b in function.locals if b.is_sized]
-    slots = tuple(aligned(nbytes) for _, nbytes in sized)
-    own = ((name, SizedPlacement(n, 0, nbytes)) for n, (name, nbytes) in enumerate(sized))
-    return FrameLayout(end, tuple(placements), slots, tuple(own))
-
-
-def _aligned(buffer: Buffer) -> int:
-    return -(-buffer.nbytes // FRAME_ALIGNMENT) * FRAME_ALIGNMENT
+    sized = [(b.name, program.sized_bytes(b)) for b in function.locals if b.is_sized]
+    slots = tuple(program.aligned(nbytes) for _, nbytes in sized)
+    own = ((name, program.SizedPlacement(n, 0, nbytes)) for n, (name, nbytes) in enumerate(sized))
+    return program.FrameLayout(end, tuple(placements), slots, tuple(own))

@@ -355,7 +355,7 @@ def as_executed(kernel: Kernel) -> Kernel:
 # functions by `label` alone.
 
 
-MOST_LETTERS = 80
+MAX_NAME_LENGTH = 80
 """Maximum length of a name, excluding the number that distinguishes equal names; longer ones are
 cut at the front."""
 
@@ -418,7 +418,7 @@ def _plain(name: str) -> str:
 
 def _bounded(name: str) -> str:
     """Shorten a long name to its last words, or a long word to its last letters."""
-    if len(name) <= MOST_LETTERS:
+    if len(name) <= MAX_NAME_LENGTH:
         return name
-    kept = name[-MOST_LETTERS:]
+    kept = name[-MAX_NAME_LENGTH:]
     return kept.partition(".")[2] or kept

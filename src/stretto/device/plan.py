@@ -23,8 +23,8 @@ from stretto.device.tree import (
     If,
     Leaf,
     Node,
-    Seq,
     Tree,
+    flattened,
     is_parallel,
     is_predicated,
     reads,
@@ -150,16 +150,10 @@ def unlikely_guard(branch: If[Action]) -> Guard:
     return Guard(branch.condition, branch.branching is Branching.UNLIKELY_ELSE)
 
 
-def stretch(body: Node[Action]) -> tuple[Node[Action], ...]:
+def enqueued_nodes(body: Node[Action]) -> tuple[Node[Action], ...]:
     """Return the nodes that are enqueued for a node, in plan order: the parts of a sequence, and
     for a predicated branch those of both arms."""
-    match body:
-        case Seq(items):
-            return tuple(node for item in items for node in stretch(item))
-        case If() if is_predicated(body):
-            return stretch(body.then) + stretch(body.orelse)
-        case _:
-            return (body,)
+    return tuple(flattened(body, is_predicated))
 
 
 def units_wait(program: DeviceProgram, rotated: Collection[Buffer]) -> bool:

@@ -12,13 +12,15 @@ agree without communication, and counters only grow.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from typing import overload
 
-from stretto.device.expr import Buffer, input_symbols, known_size
+from stretto.device.expr import Buffer, Reg, input_symbols, known_size
 from stretto.device.operator import Kernel
-from stretto.device.tree import Check, Let, Tree, is_parallel, walk
+from stretto.device.tree import Check, Leaf, Let, Node, Tree, assigns, is_parallel, walk
 from stretto.ir.sizes import Size, Symbol, ceil_div
 
 FRAME_ALIGNMENT = 64
@@ -102,7 +104,7 @@ class Placement:
 
     @property
     def stride(self) -> int:
-        return -(-self.nbytes // FRAME_ALIGNMENT) * FRAME_ALIGNMENT
+        return aligned(self.nbytes)
 
     @property
     def end(self) -> int:
@@ -124,8 +126,14 @@ def sized_bytes(buffer: Buffer) -> int | Size:
     return known_size(buffer.shape) * buffer.dtype.itemsize
 
 
+@overload
+def aligned(nbytes: int) -> int: ...
+@overload
+def aligned(nbytes: int | Size) -> int | Size: ...
 def aligned(nbytes: int | Size) -> int | Size:
     """Round up to the next multiple of FRAME_ALIGNMENT, where the next buffer may begin."""
+    if isinstance(nbytes, int):
+        return -(-nbytes // FRAME_ALIGNMENT) * FRAME_ALIGNMENT
     return (ceil_div(nbytes, FRAME_ALIGNMENT) * FRAME_ALIGNMENT).dim
 
 
@@ -222,3 +230,11 @@ def has_parallel(program: DeviceProgram) -> bool:
     """Return True if the program has several units and a parallel loop."""
     nodes = (node for function in program.tree.functions for node in walk(function.body))
     return program.units > 1 and any(map(is_parallel, nodes))
+
+
+def assigned_registers(node: Node[Schedule]) -> Iterator[Reg]:
+    """Yield the registers that a node, or anything below it, assigns."""
+    for inner in walk(node):
+        yield from assigns(inner)
+        if isinstance(inner, Leaf):
+            yield from (item.reg for item in inner.body.statements if isinstance(item, Let))

@@ -252,7 +252,7 @@ def overlap(a: Region, b: Region) -> bool:
     boxes = _common_boxes(a, b)
     if boxes is None:
         first, second = a.span, b.span
-        return first is None or second is None or _meet(first, second)
+        return first is None or second is None or intervals_overlap(first, second)
     return all(_parts_meet(x, y) for x, y in zip(*boxes, strict=True))
 
 
@@ -294,7 +294,7 @@ def _parts_meet(one: Part, other: Part) -> bool:
     if one is None or other is None:
         return True
     pair = _comparable(one, other)
-    return pair is None or _meet(*pair)
+    return pair is None or intervals_overlap(*pair)
 
 
 def _comparable(one: Interval | Piece, other: Interval | Piece) -> tuple[Interval, Interval] | None:
@@ -307,7 +307,8 @@ def _comparable(one: Interval | Piece, other: Interval | Piece) -> tuple[Interva
     return (one.first, one.last), (other.first, other.last)
 
 
-def _meet(a: Interval, b: Interval) -> bool:
+def intervals_overlap(a: Interval, b: Interval) -> bool:
+    """Return True if two intervals have a number in common."""
     return a[0] < b[1] and b[0] < a[1]
 
 

@@ -74,13 +74,13 @@ def called(node: Node[L]) -> set[str]:
     return {item.function for item in walk(node) if isinstance(item, Call)}
 
 
-def called_outside(node: Node[L]) -> set[str]:
+def called_outside_parallel_loops(node: Node[L]) -> set[str]:
     """Return the functions that a node calls directly, except in its parallel loops."""
     if is_parallel(node):
         return set()
     if isinstance(node, Call):
         return {node.function}
-    return set[str]().union(*map(called_outside, children(node)))
+    return set[str]().union(*map(called_outside_parallel_loops, children(node)))
 
 
 def reached(name: str, callees: Mapping[str, set[str]]) -> set[str]:
@@ -95,7 +95,7 @@ def reached(name: str, callees: Mapping[str, set[str]]) -> set[str]:
     return seen
 
 
-def apart_functions(tree: Tree[L]) -> frozenset[str]:
+def functions_in_parallel_loops(tree: Tree[L]) -> frozenset[str]:
     """Return the functions reachable from parallel loops: each unit runs them by itself."""
     callees = {function.name: called(function.body) for function in tree.functions}
     nodes = (node for function in tree.functions for node in walk(function.body))

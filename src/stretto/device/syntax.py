@@ -6,21 +6,15 @@ a new kind of control node is one more case of `tree_node`.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 
-from stretto.device.expr import Buffer, Reg
-from stretto.device.expr_text import ExprParser, ExprPrinter, number_text
-from stretto.device.forms import (
-    LeafItem,
-    OutputList,
-    OutputTensor,
-    Packing,
-    ProgramInterface,
-)
-from stretto.device.grammar import INTEGER, NAME, SIZE, STRING, record
+from stretto.device.expr import Access, Buffer, Expr, Extent, Reg
+from stretto.device.expr_text import ExprParser, ExprPrinter, name_text, number_text
+from stretto.device.forms import LeafItem, OutputList, OutputTensor, Packing, ProgramInterface
 from stretto.device.operator import (
     Combine,
     Kernel,
@@ -44,20 +38,10 @@ from stretto.device.program import (
     Wait,
 )
 from stretto.device.regions import Statement
-from stretto.device.tree import (
-    Call,
-    Check,
-    For,
-    If,
-    Leaf,
-    Let,
-    Node,
-    Seq,
-    TreeFunction,
-    While,
-)
+from stretto.device.tree import Call, Check, For, If, Leaf, Let, Node, Seq, TreeFunction, While
 from stretto.errors import ScheduleError, SourceLocation
 from stretto.grammar import (
+    Language,
     Syntax,
     block,
     choice,
@@ -72,6 +56,39 @@ from stretto.grammar import (
 )
 from stretto.ir.failure import Failure, Stop
 from stretto.ir.sizes import Size
+
+# ---- The syntax of the small values in the device language, and of the fields of its records.
+
+
+MARK = "\0"
+"""Placeholder for the declarations of buffers until all buffers of a text are known."""
+
+NAME: Syntax[str] = Syntax(lambda _, value: name_text(value), ExprParser.name)
+STRING: Syntax[str] = Syntax(lambda _, value: json.dumps(value), ExprParser.string)
+INTEGER: Syntax[int] = Syntax(lambda _, value: str(value), ExprParser.integer)
+NUMBER: Syntax[Any] = Syntax(lambda _, value: number_text(value), ExprParser.number)
+BUFFER = Syntax(ExprPrinter.buffer, ExprParser.buffer)
+REGISTER = Syntax(ExprPrinter.register, ExprParser.register)
+SIZE = Syntax(ExprPrinter.size, ExprParser.size)
+EXTENT = Syntax(ExprPrinter.extent, ExprParser.extent)
+ACCESS = Syntax(ExprPrinter.access, ExprParser.access)
+EXPR = Syntax(ExprPrinter.expr, ExprParser.expr)
+DECLARATIONS: Syntax[None] = Syntax(lambda _printer, _value: MARK, ExprParser.declarations)
+"""The place in a text where all buffers that it names are declared."""
+
+record = Language(
+    {
+        str: NAME,
+        int: INTEGER,
+        float: converted(NUMBER, float, float),
+        Buffer: BUFFER,
+        Reg: REGISTER,
+        Extent: EXTENT,
+        Access: ACCESS,
+        Expr: EXPR,
+    }
+).record
+
 
 L = TypeVar("L")
 

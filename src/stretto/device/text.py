@@ -27,22 +27,24 @@ from stretto.device.forms import (
     Selected,
     externals,
 )
-from stretto.device.grammar import DECLARATIONS, MARK, record
 from stretto.device.operator import PLAIN_TEMPLATES, Kernel, Template
 from stretto.device.plan import Action, Launch, Library, Plan
 from stretto.device.program import DeviceProgram, FrameLayout, Schedule, Small
 from stretto.device.syntax import (
+    DECLARATIONS,
     FRAME,
     HOST_FUNCTION,
     INTERFACE,
     KERNEL,
     KERNELS,
+    MARK,
     OPERATORS,
     SCHEDULE,
     SMALL,
     ActionText,
     LaunchText,
     LibraryText,
+    record,
     tree_function,
 )
 from stretto.device.tree import Tree, TreeFunction, map_tree

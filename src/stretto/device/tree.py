@@ -9,7 +9,8 @@ of each pair and writes the second, and the two are swapped at the end of an ite
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Generic, TypeGuard, TypeVar, cast
@@ -18,6 +19,7 @@ from stretto.device.expr import Access, Buffer, Expr, Index, Position, Reg, cons
 
 L = TypeVar("L")
 M = TypeVar("M")
+S = TypeVar("S")
 
 Rotation = tuple[tuple[Buffer, Buffer], ...]
 """Pairs of buffers that are swapped at the end of an iteration."""
@@ -147,6 +149,7 @@ class Call(Generic[L]):
 
 
 Loop = For[L] | While[L]
+Conditional = If[L] | While[L]
 Node = Leaf[L] | Seq[L] | For[L] | While[L] | If[L] | Call[L]
 
 
@@ -217,11 +220,23 @@ def rebuilt(node: Node[L], parts: Sequence[Node[M]]) -> Node[M]:
             raise TypeError(f"a {type(node).__name__} has nothing below it")
 
 
-def joined(nodes: Sequence[Node[L]]) -> Node[L]:
-    """Return the nodes in order as one node, with inner sequences flattened."""
+def joined(
+    nodes: Iterable[Node[L]],
+    merge: Callable[[L, L], L] | None = None,
+    is_nothing: Callable[[L], bool] = lambda _: False,
+) -> Node[L]:
+    """Return the nodes in order as one node, with inner sequences flattened.
+
+    merge: joins the bodies of adjacent leaves. is_nothing: bodies of leaves that are left out.
+    """
     flat: list[Node[L]] = []
     for node in nodes:
-        flat.extend(node.children if isinstance(node, Seq) else (node,))
+        for item in node.children if isinstance(node, Seq) else (node,):
+            last = flat[-1] if flat else None
+            if merge is not None and isinstance(item, Leaf) and isinstance(last, Leaf):
+                flat[-1] = Leaf(merge(last.body, item.body))
+            elif not (isinstance(item, Leaf) and is_nothing(item.body)):
+                flat.append(item)
     return flat[0] if len(flat) == 1 else Seq(tuple(flat))
 
 
@@ -359,6 +374,24 @@ def trip_count(node: For[L]) -> int | None:
     return None if start is None or stop is None else len(range(start, stop, node.step))
 
 
+def flattened(
+    node: Node[L], opens: Callable[[Node[L]], bool] = lambda _: False
+) -> Iterator[Node[L]]:
+    """Yield the nodes of a node in order: those of sequences, and of the loops and branches for
+    which `opens` holds."""
+    below = children(node)
+    if isinstance(node, Seq) or (below and opens(node)):
+        for child in below:
+            yield from flattened(child, opens)
+    else:
+        yield node
+
+
+def is_empty(node: Node[L]) -> bool:
+    """Return True if a node is a sequence of nothing."""
+    return next(flattened(node), None) is None
+
+
 def leaves(node: Node[L]) -> Iterator[L]:
     for item in walk(node):
         if isinstance(item, Leaf):
@@ -368,3 +401,78 @@ def leaves(node: Node[L]) -> Iterator[L]:
 def map_tree(tree: Tree[L], change: Callable[[L], M]) -> Tree[M]:
     functions = tuple(f.with_body(map_leaves(f.body, change)) for f in tree.functions)
     return Tree(functions, tree.externals)
+
+
+class Execution(ABC, Generic[L, S]):
+    """The path of one run through a tree. Subclasses decide loops and branches and bind the
+    arguments of calls; S is the state of one activation of a function.
+
+    A method that yields continues once everything below the yielded node has run.
+    """
+
+    def leaves(self, node: Node[L], state: S) -> Iterator[tuple[Leaf[L], S]]:
+        """Yield the leaves of a node in the order in which the run reaches them, each with the
+        state of its activation. A leaf has run once the next one is requested.
+
+        Calls may be nested deeper than Python's stack.
+        """
+        pending: list[Iterator[tuple[Node[L], S]]] = [iter(((node, state),))]
+        while pending:
+            for inner, at in pending[-1]:
+                if isinstance(inner, Leaf):
+                    yield inner, at
+                else:
+                    pending.append(self._below(inner, at))
+                    break
+            else:
+                pending.pop()
+
+    def _below(self, node: Node[L], state: S) -> Iterator[tuple[Node[L], S]]:
+        """Yield the nodes that run for a control node, in order."""
+        match node:
+            case Leaf():
+                yield node, state
+            case Seq():
+                for child in self.sequence(node, state):
+                    yield child, state
+            case For(body=body, rotate=pairs):
+                for _ in self.trips(node, state):
+                    yield body, state
+                    self.rotate(pairs, state)
+            case While(head=head, body=body, rotate=pairs):
+                yield head, state
+                done = 0
+                while self.holds(node, state, done):
+                    yield body, state
+                    self.rotate(pairs, state)
+                    yield head, state
+                    done += 1
+            case If():
+                for arm in self.arms(node, state):
+                    yield arm, state
+            case Call():
+                yield from self.call(node, state)
+
+    def sequence(self, node: Seq[L], state: S) -> Iterable[Node[L]]:
+        """Yield the nodes of a sequence."""
+        return node.children
+
+    def arms(self, node: If[L], state: S) -> Iterable[Node[L]]:
+        """Yield the arms of a branch that run."""
+        return (node.then if self.holds(node, state, 0) else node.orelse,)
+
+    def rotate(self, pairs: Rotation, state: S) -> None:
+        """Swap the buffers of each pair, at the end of an iteration."""
+
+    @abstractmethod
+    def trips(self, node: For[L], state: S) -> Iterator[None]:
+        """Assign the index of a loop before each iteration, and yield for the iteration."""
+
+    @abstractmethod
+    def holds(self, node: Conditional[L], state: S, done: int) -> bool:
+        """Return the condition of a branch, or of a loop after `done` iterations."""
+
+    @abstractmethod
+    def call(self, node: Call[L], state: S) -> Iterator[tuple[Node[L], S]]:
+        """Yield the body of a called function with the state of its activation; then assign the
+        results."""

@@ -12,13 +12,14 @@ it.)
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
 
 from stretto.device.expr import Apply
 from stretto.device.functions import FUNCTIONS, Result, ScalarFunction
-from stretto.device.operator import Combine, Operator
+from stretto.device.operator import Combine, Kernel, Operator
 from stretto.errors import SourceLocation
 
 PREFIX = "kernel."
@@ -40,7 +41,7 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DeclaredPart:
     """`length` values of a dim from `start` on; the whole dim if `start` is None."""
 
     start: Linear | None
@@ -48,7 +49,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class DeclaredRegion:
     """The part of a tensor that an element of the result depends on, or that a task computes.
 
     leads: `parts` are preceded by further dims, equal for all tensors that have them.
@@ -56,7 +57,7 @@ class Region:
 
     tensor: str
     leads: bool
-    parts: tuple[Part, ...]
+    parts: tuple[DeclaredPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,11 @@ class TritonPart:
 class TritonCode:
     """A Triton function of the user and everything that it refers to, under names that no other
     part of a module uses. entry: the name of the function. parts: definitions, each before its
-    uses. known: the numbers that are compiled into it."""
+    uses. constexprs: the numbers that are compiled into it."""
 
     entry: str
     parts: tuple[TritonPart, ...]
-    known: frozenset[str] = frozenset()
+    constexprs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,8 @@ class UserKernel:
     """
 
     target: str
-    reads: tuple[Region, ...]
-    write: Region
+    reads: tuple[DeclaredRegion, ...]
+    write: DeclaredRegion
     numbers: tuple[tuple[str, str], ...] = ()
     operations: float = 1.0
     nbytes: float | None = None
@@ -167,6 +168,13 @@ def kernel_of(operator: Operator) -> UserKernel:
     if found is None:
         raise ValueError(f"no kernel {value.function} is registered")
     return found
+
+
+def called_kernels(kernels: Iterable[Kernel]) -> tuple[UserKernel, ...]:
+    """Return the users' kernels that some kernels call, in order."""
+    operators = (stage.operator for kernel in kernels for stage in kernel.stages)
+    calls = (kernel_of(one) for one in operators if one.combine is Combine.KERNEL)
+    return tuple(dict.fromkeys(calls))
 
 
 def whole_dims(operator: Operator) -> frozenset[int]:

@@ -1,2 +1,4 @@
-"""Kernels of users: their declaration (`declare`), Triton sources (`triton_source`) and check
-(`check`)."""
+"""Kernels of users: their declaration (`declare`) and check (`check`), the tensors that their
+functions receive (`views`), and their sources in programs (`cpp_source`, `triton_source`).
+
+`device/user_kernels.py` has the record of a kernel."""

@@ -4,27 +4,27 @@ regions."""
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from stretto.device.user_kernels import Linear, Region, UserKernel
+from stretto.device.user_kernels import DeclaredRegion, Linear, UserKernel
 from stretto.errors import RunError
+from stretto.extending.cpp_source import compile_error, definition, namespace
+from stretto.extending.triton_source import definitions
 from stretto.ir.types import DType
 from stretto.machines.cpu.pool import HEADERS
 from stretto.machines.cpu.printer.expr import MEMORY_TYPES
-from stretto.machines.cpu.user_source import compile_error, definition, namespace
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.printer.program import HEADER, library_text
 from stretto.machines.cuda.printer.scalar import POINTER_TYPES
 from stretto.machines.cuda.printer.source import ENTRY, PROGRESS, Parameter, TritonSource
 from stretto.machines.cuda.template import power
 from stretto.machines.cuda.templates.user import block_sizes, number_text
-from stretto.machines.cuda.user_source import definitions
 from stretto.ops.infer import resolve
 from stretto.options import Options
 from stretto.runtime.compiler import compile_shared
@@ -38,14 +38,6 @@ GUARD = 64
 Box = tuple[tuple[int, int], ...]
 """The range of each index."""
 Number = bool | int | float
-
-
-class Tasks(Protocol):
-    """The tasks of a kernel in one language, on tensors of certain sizes."""
-
-    def run(self, held: Sequence[Guarded], box: Box, numbers: Sequence[Number], /) -> None:
-        """Run one task. held: the tensors in the order of the schema, then the result."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +72,10 @@ class Guarded:
         return f"element {tuple(found)}"
 
 
+RunTask = Callable[[Sequence[Guarded], Box, Sequence[Number]], None]
+"""Runs one task, on the tensors in the order of the schema, then the result."""
+
+
 def guarded(tensor: Tensor, known: Tensor, poison: int) -> Guarded:
     memory = _poison(tensor.numel() + 2 * GUARD, tensor.dtype, poison)
     inner = memory[GUARD : GUARD + tensor.numel()].view(tensor.shape)
@@ -111,26 +107,21 @@ def bits(tensor: Tensor) -> Tensor:
 _NUMBER_TYPES = {"f64": "double", "i64": "int64_t", "bool": "bool"}
 
 
-@dataclass(frozen=True, slots=True)
-class CppTasks:
-    """Tasks of C++. function: `(pointers, ranges and sizes and strides, numbers)` runs one task."""
+def _cpp_tasks(kernel: UserKernel, tensors: Sequence[Tensor], wanted: Tensor) -> RunTask:
+    """Return what runs tasks of C++. Raise BuildError for C++ that does not compile."""
+    function = _compiled(kernel, tensors, wanted)
 
-    function: Any
-
-    @staticmethod
-    def of(kernel: UserKernel, tensors: Sequence[Tensor], wanted: Tensor) -> CppTasks:
-        """Compile the tasks. Raise BuildError for C++ that does not compile."""
-        return CppTasks(_compiled(kernel, tensors, wanted))
-
-    def run(self, held: Sequence[Guarded], box: Box, numbers: Sequence[Number]) -> None:
+    def run(held: Sequence[Guarded], box: Box, numbers: Sequence[Number]) -> None:
         pointers = [item.memory[GUARD:].data_ptr() for item in held]
         sizes = [n for item in held for n in (*item.result.shape, *item.result.stride())]
         ranges = [end for interval in box for end in interval]
-        self.function(
+        function(
             (ctypes.c_void_p * len(pointers))(*pointers),
             (ctypes.c_int64 * (len(ranges) + len(sizes)))(*ranges, *sizes),
             (ctypes.c_double * max(len(numbers), 1))(*map(float, numbers)),
         )
+
+    return run
 
 
 def _compiled(kernel: UserKernel, tensors: Sequence[Tensor], wanted: Tensor) -> Any:
@@ -211,9 +202,9 @@ class TritonTasks:
         return TritonSource(text, tuple(parameters), (), 1, 4, user_kernels=(kernel,))
 
 
-TILES = 3
+MIDDLE_TILE_COUNT = 3
 """Each index is tried as a whole, in about this many parts, and value by value if there are few."""
-MOST_TASKS = 64
+MOST_BOXES = 64
 
 
 def check(
@@ -251,7 +242,7 @@ class _Trial:
     tensors: tuple[Tensor, ...]
     numbers: tuple[Number, ...]
     wanted: Tensor
-    tasks: Tasks
+    run_task: RunTask
 
     @property
     def leads(self) -> int:
@@ -267,7 +258,7 @@ class _Trial:
         """Yield lists of boxes that together are the whole result: one, a few, and many."""
         sizes, wanted = list(self.extents.values()), dict(self.kernel.multiples)
         multiples = [wanted.get(name, 1) for name in self.extents]
-        for count in (1, TILES, max(1, *sizes, 1)):
+        for count in (1, MIDDLE_TILE_COUNT, max(1, *sizes, 1)):
             tiles = [
                 max(-(-size // count // multiple), 1) * multiple
                 for size, multiple in zip(sizes, multiples, strict=True)
@@ -276,7 +267,7 @@ class _Trial:
                 [(first, min(first + tile, size)) for first in range(0, size, tile)]
                 for size, tile in zip(sizes, tiles, strict=True)
             ]
-            yield list(product(*ranges))[:MOST_TASKS]
+            yield list(product(*ranges))[:MOST_BOXES]
 
     def run(self, box: Box, rtol: float | None, atol: float | None) -> None:
         """Run one task at the first and at the last position of the leading dims."""
@@ -288,7 +279,7 @@ class _Trial:
             parts = [self._at(tensor, region, place) for tensor, region in pairs]
             self._task(parts, self.wanted[place], box, place, rtol, atol)
 
-    def _at(self, tensor: Tensor, region: Region, place: tuple[int, ...]) -> Tensor:
+    def _at(self, tensor: Tensor, region: DeclaredRegion, place: tuple[int, ...]) -> Tensor:
         """Return a tensor at a position of the leading dims, broadcast as in torch."""
         own = tensor.dim() - len(region.parts)
         lead = place[len(place) - own :]
@@ -348,7 +339,7 @@ class _Trial:
         held = [guarded(t, mask, poison) for t, mask in zip(parts, known, strict=True)]
         out = guarded(wanted, torch.zeros_like(wanted, dtype=torch.bool), poison)
         try:
-            self.tasks.run((*held, out), box, self.numbers)
+            self.run_task((*held, out), box, self.numbers)
         except RunError as error:
             what = f"{self.label}, task {self._shown(box)}: {error.message}"
             raise RunError(what, location=error.location, remedy=error.remedy) from error
@@ -359,7 +350,7 @@ def _same(a: Tensor, b: Tensor) -> Tensor:
     return (a == b) | ((a != a) & (b != b))
 
 
-def _mask(region: Region, tensor: Tensor, values: dict[str, tuple[int, int]]) -> Tensor:
+def _mask(region: DeclaredRegion, tensor: Tensor, values: dict[str, tuple[int, int]]) -> Tensor:
     """Return a mask of the elements that a task's region names. Raise ValueError if they exceed
     the tensor."""
     mask = torch.ones(tensor.shape, dtype=torch.bool)
@@ -408,8 +399,8 @@ def _trials(kernel: UserKernel, call: Sequence[Any], number: int) -> Iterator[_T
     numbers = tuple(given[name] for name, _ in kernel.numbers)
     label = f"{kernel.name}, call {number}"
     if kernel.cpp is not None:
-        tasks = CppTasks.of(kernel, tensors, wanted)
-        yield _Trial(kernel, label, tensors, numbers, wanted, tasks)
+        run = _cpp_tasks(kernel, tensors, wanted)
+        yield _Trial(kernel, label, tensors, numbers, wanted, run)
     if kernel.triton is not None:
-        tasks = TritonTasks(kernel)
-        yield _Trial(kernel, f"{label} in Triton", tensors, numbers, wanted, tasks)
+        run = TritonTasks(kernel).run
+        yield _Trial(kernel, f"{label} in Triton", tensors, numbers, wanted, run)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from stretto.device.user_kernels import Linear, Part, Region, UserKernel, register
+from stretto.device.user_kernels import DeclaredPart, DeclaredRegion, Linear, UserKernel, register
 from stretto.errors import SourceLocation
 from stretto.extending.check import check
 from stretto.extending.triton_source import read_triton
@@ -26,7 +26,7 @@ from stretto.ops.infer import resolve
 RESULT = "result"
 
 
-def parse_regions(text: str) -> tuple[tuple[Region, ...], Region]:
+def parse_regions(text: str) -> tuple[tuple[DeclaredRegion, ...], DeclaredRegion]:
     """Return the regions that a kernel reads, and the one that it writes. Raise ValueError for
     wrong text."""
     left, arrow, right = text.partition("->")
@@ -58,38 +58,38 @@ def _expression(source: str, text: str) -> ast.expr:
         raise ValueError(f"cannot read the regions {text.strip()!r}: {error.msg}") from error
 
 
-def _region(node: ast.expr, text: str) -> Region:
+def _region(node: ast.expr, text: str) -> DeclaredRegion:
     match node:
         case ast.Name(id=name):
-            return Region(name, False, ())
+            return DeclaredRegion(name, False, ())
         case ast.Subscript(value=ast.Name(id=name), slice=inner):
             dims = list(inner.elts) if isinstance(inner, ast.Tuple) else [inner]
         case _:
             raise ValueError(f"a region is a name with dims in brackets, and not {text.strip()!r}")
     leads = bool(dims) and _is_ellipsis(dims[0])
     parts = tuple(_part(dim) for dim in (dims[1:] if leads else dims))
-    return Region(name, leads, parts)
+    return DeclaredRegion(name, leads, parts)
 
 
 def _is_ellipsis(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is ...
 
 
-def _part(node: ast.expr) -> Part:
+def _part(node: ast.expr) -> DeclaredPart:
     if _is_ellipsis(node):
         raise ValueError("`...` must come before all dims that are named")
     if not isinstance(node, ast.Slice):
-        return Part(_linear(node))
+        return DeclaredPart(_linear(node))
     if node.step is not None:
         raise ValueError(f"a region must have no step: {ast.unparse(node)}")
     if node.lower is None and node.upper is None:
-        return Part(None)
+        return DeclaredPart(None)
     if node.lower is None or node.upper is None:
         raise ValueError(f"name both ends of a region, or none: {ast.unparse(node)}")
     first, last = _linear(node.lower), _linear(node.upper)
     if first.terms != last.terms or last.const <= first.const:
         raise ValueError(f"a region must have a fixed number of values: {ast.unparse(node)}")
-    return Part(first, last.const - first.const)
+    return DeclaredPart(first, last.const - first.const)
 
 
 def _linear(node: ast.expr) -> Linear:
@@ -128,7 +128,7 @@ def _terms(node: ast.expr, factor: int) -> Iterator[tuple[str | None, int]]:
             )
 
 
-def _check_write(write: Region, text: str) -> None:
+def _check_write(write: DeclaredRegion, text: str) -> None:
     names = [part.start.name for part in write.parts if part.start is not None]
     if None in names or any(part.length != 1 for part in write.parts):
         raise ValueError(f"dims of the result must be indices or `:`, in {text!r}")
@@ -136,7 +136,9 @@ def _check_write(write: Region, text: str) -> None:
         raise ValueError(f"two dims of the result have one index, in {text!r}")
 
 
-def _check_read(read: Region, write: Region, known: set[str | None], text: str) -> None:
+def _check_read(
+    read: DeclaredRegion, write: DeclaredRegion, known: set[str | None], text: str
+) -> None:
     if read.leads and not write.leads:
         raise ValueError(f"`{read.tensor}` has leading dims but the result has none: {text!r}")
     seen = set[str]()

@@ -1,5 +1,5 @@
 """Extraction of a user's Triton function, with everything that it refers to, as text for
-any module.
+any module; and the errors of that text.
 
     BLOCK = tl.constexpr(64)                    BLOCK_3fa2 = tl.constexpr(64)
 
@@ -26,17 +26,19 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isfinite
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from stretto.device.user_kernels import TritonCode, TritonPart
-from stretto.errors import SourceLocation
+from stretto.device.operator import Kernel
+from stretto.device.user_kernels import TritonCode, TritonPart, UserKernel, called_kernels
+from stretto.errors import BuildError, SourceLocation
 
 _ABSENT: Any = object()
-OF_THE_PROGRAM = ("program_id", "num_programs")
+PROGRAM_ONLY = ("program_id", "num_programs")
 """Names of Triton that concern the whole program, which a part of it must not use."""
 
 
@@ -52,9 +54,9 @@ def read_triton(
     if not _is_jit_function(function):
         raise ValueError(f"`triton` must be a function of triton.jit, and not {function!r}")
     arguments = (*before, *numbers, result)
-    text = "\n".join(part.text for part in _Reader("").read(function, arguments, numbers).parts)
+    text = "\n".join(part.text for part in _Extractor("").read(function, arguments, numbers).parts)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return _Reader(f"_{digest}").read(function, arguments, numbers)
+    return _Extractor(f"_{digest}").read(function, arguments, numbers)
 
 
 def _is_jit_function(value: Any) -> bool:
@@ -64,7 +66,7 @@ def _is_jit_function(value: Any) -> bool:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _Extractor:
     """Collects the definitions that a function needs. names: new names, by the identity of the
     value. suffix: appended to all names. kept: the values, so that identities are not reused."""
 
@@ -189,7 +191,7 @@ class _Source:
 class _Edits(ast.NodeVisitor):
     """Finds the names in a function that are not local to it, and their replacements."""
 
-    def __init__(self, reader: _Reader, source: _Source) -> None:
+    def __init__(self, reader: _Extractor, source: _Source) -> None:
         self.reader, self.source, self.scope = reader, source, source.scope()
         self.found: list[_Edit] = []
         nodes = list(ast.walk(source.node))
@@ -234,7 +236,7 @@ class _Edits(ast.NodeVisitor):
             value = getattr(holder, node.attr, _ABSENT)
             self.replace(node, self.text(node, value, node.attr, is_attribute=True))
         else:
-            if _is_of_triton(holder) and node.attr in OF_THE_PROGRAM:
+            if _is_of_triton(holder) and node.attr in PROGRAM_ONLY:
                 self.refuse_program(node, node.attr)
             self.generic_visit(node)
 
@@ -258,7 +260,7 @@ class _Edits(ast.NodeVisitor):
         if is_attribute and isinstance(value, int | float):  # as math.pi
             return self.number(node, value, value, hint)
         found = self.path(value) if _is_of_triton(value) else None
-        if found is not None and found.rpartition(".")[2] in OF_THE_PROGRAM:
+        if found is not None and found.rpartition(".")[2] in PROGRAM_ONLY:
             self.refuse_program(node, hint)
         if found is not None:
             return found
@@ -335,3 +337,59 @@ def _equal(written: str, node: ast.expr) -> bool:
 def _is_of_triton(value: Any) -> bool:
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     return isinstance(name, str) and (name == "triton" or name.startswith("triton."))
+
+
+# ---- The text in a module, and errors in it.
+
+TYPES = Path(__file__).parent / "tile.py"
+
+
+def definitions(kernels: Iterable[UserKernel]) -> list[str]:
+    """Return the text that a module needs to call them: their types, and the users' functions."""
+    codes = [kernel.triton for kernel in kernels if kernel.triton is not None]
+    if not codes:
+        return []
+    text = TYPES.read_text()
+    types = "from typing import Any, NamedTuple\n\n" + text[text.index("# ---- ") :]
+    return [types, *dict.fromkeys(part.text for code in codes for part in code.parts)]
+
+
+def user_names(kernels: Iterable[Kernel]) -> set[str]:
+    """Return the names that the users' Triton source defines in a module."""
+    codes = (kernel.triton for kernel in called_kernels(kernels))
+    return {part.name for code in codes if code is not None for part in code.parts}
+
+
+def located(
+    text: str, line: int, kernels: Iterable[UserKernel]
+) -> tuple[UserKernel, SourceLocation] | None:
+    """Return the user's line that a line of a module comes from, or the user's function that it
+    calls, and the kernel; None if it is neither."""
+    for kernel in kernels:
+        for part in kernel.triton.parts if kernel.triton is not None else ():
+            place = text.find(part.text)
+            if place < 0 or part.location is None:
+                continue
+            ahead = line - (text.count("\n", 0, place) + 2)  # the decorator takes a line
+            if 0 <= ahead < part.text.count("\n") - 1:
+                return kernel, replace(part.location, line=part.location.line + ahead)
+    called = text.splitlines()[line - 1]
+    for kernel in kernels:
+        for part in kernel.triton.parts if kernel.triton is not None else ():
+            if part.location is not None and f"{part.name}(" in called:
+                return kernel, part.location
+    return None
+
+
+def rejected(reason: str, text: str, line: int, kernels: Iterable[UserKernel]) -> BuildError | None:
+    """Return the error for a line that is the user's; None for any other line."""
+    found = located(text, line, kernels)
+    if found is None:
+        return None
+    kernel, place = found
+    return BuildError(
+        f"the Triton of the kernel of {kernel.name} does not compile: {reason}",
+        location=place,
+        remedy="correct the source; the docs of stretto.kernel list the function's arguments",
+        op=place.source().strip(),
+    )

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from stretto.device.expr import Apply, Const, Expr, Extent, Index, Load, Position, Reg, is_known
 from stretto.device.operator import DRAWS, Combine, LibraryArgument, LibraryCall
-from stretto.device.user_kernels import Linear, Part, Region, UserKernel
+from stretto.device.user_kernels import DeclaredPart, DeclaredRegion, Linear, UserKernel
 from stretto.errors import CodegenError, LibraryLayoutError
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument, TensorOp
@@ -173,7 +173,7 @@ class _Lowered:
         if isinstance(argument, bool | int | float):
             return Const({"bool": bool, "i64": int, "f64": float}[dtype](argument), kind)
         triton = self.kernel.triton if "triton" in self.call.low.languages else None
-        if triton is not None and name in triton.known:
+        if triton is not None and name in triton.constexprs:
             raise Decline(f"its kernel needs `{name}` at compile time, but only the run has it")
         if argument is None or isinstance(argument, str | tuple):
             raise Decline(f"`{name}` is no number")
@@ -205,7 +205,7 @@ class _Lowered:
                 return shape[number], number
         raise AssertionError(name)
 
-    def outside(self, region: Region, dim: int, size: Extent, last: object) -> CodegenError:
+    def outside(self, region: DeclaredRegion, dim: int, size: Extent, last: object) -> CodegenError:
         return CodegenError(
             f"the kernel of {self.kernel.name} declares that it reads element {last} of dim {dim} "
             f"of `{region.tensor}`, which has {size}",
@@ -224,7 +224,7 @@ class _View:
     def __init__(
         self,
         lowered: _Lowered,
-        region: Region,
+        region: DeclaredRegion,
         result: tuple[Extent, ...],
         lead: int,
         reduce: list[Extent],
@@ -255,7 +255,7 @@ class _View:
         for dim, part in enumerate(self.region.parts, self.leads):
             self.index.append(self._position(dim, shape[dim], part))
 
-    def _position(self, dim: int, size: Extent, part: Part) -> Index:
+    def _position(self, dim: int, size: Extent, part: DeclaredPart) -> Index:
         if part.start is None:
             return self._window(size)
         if size == 1 and part.start.name is not None and part.length == 1:

@@ -9,7 +9,7 @@ from stretto.device.costs import HOST_COSTS, CostModel
 from stretto.device.expr import Apply, Buffer, Const, Expr, Index, Position, Reg, size_register
 from stretto.device.forms import Items, Lowered, Output, OutputList, OutputTensor, ProgramInterface
 from stretto.device.operator import DRAWS, Operator
-from stretto.device.runs import called, called_outside, reached
+from stretto.device.runs import called, called_outside_parallel_loops, reached
 from stretto.device.tree import (
     Call,
     Check,
@@ -98,7 +98,7 @@ def _called_outside(functions: Sequence[TreeFunction[Items]]) -> set[str]:
     while waiting:
         name = waiting.pop()
         found.add(name)
-        waiting += called_outside(bodies[name]) - found
+        waiting += called_outside_parallel_loops(bodies[name]) - found
     return found
 
 

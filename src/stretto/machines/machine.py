@@ -25,7 +25,7 @@ from stretto.device.operator import PLAIN_TEMPLATES, Template
 from stretto.device.program import DeviceProgram
 from stretto.device.regions import Body
 from stretto.device.tree import Tree
-from stretto.device.verifier.assignment import Proof
+from stretto.device.verifier import Proof
 from stretto.dumps import Dumper
 from stretto.errors import BuildError
 from stretto.ir.core import Program

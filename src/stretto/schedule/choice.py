@@ -21,13 +21,12 @@ from stretto.device.program import DeviceProgram, FrameLayout
 from stretto.device.regions import Body
 from stretto.device.tree import Leaf, Tree, TreeFunction, map_tree
 from stretto.kernels.variants import Chooser, OpenBody, OpenKernel, Variant, cheapest, cheapest_of
-from stretto.schedule.footprint import Footprints, leaf_nodes
+from stretto.schedule.footprint import Footprints, MemoryMap, leaf_nodes
 from stretto.schedule.leaf_waits import SyncSetting
-from stretto.schedule.memory_map import MemoryMap
 from stretto.schedule.policies import POLICIES
 from stretto.schedule.policy import LeafPlan, Policy
 from stretto.schedule.synchronize import Synchronizer
-from stretto.simulator.control import Assumed
+from stretto.simulator.control import DefaultChoices
 from stretto.simulator.devices import Device, device_for
 from stretto.simulator.simulate import Simulator
 from stretto.simulator.work import Works
@@ -66,7 +65,7 @@ class RegionTime:
             tuple(kernels.values()),
             (("main", FrameLayout(0, ())),),
         )
-        choices = Assumed(self.costs.unknown_trips)
+        choices = DefaultChoices(self.costs.unknown_trips)
         result = Simulator(program, self.device, choices, self.costs, self._works).run()
         return result.seconds - self.device.launch_seconds - self.device.wake_seconds
 
@@ -145,13 +144,6 @@ def _closed(items: OpenBody, choose: _Choose, costs: CostModel) -> Body:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """Other variants for some kernels, keyed by the kernel's index in the leaf."""
-
-    variants: tuple[tuple[int, Variant], ...]
-
-
 class _LeafChoice:
     """Search for the variants of one leaf. Places are indices of its items."""
 
@@ -185,23 +177,23 @@ class _LeafChoice:
             trials -= 1
             if trials <= 0:
                 return
-            tried = {**self._now, **dict(change.variants)}
+            tried = self._now | change
             if tried == self._now:
                 continue
             seconds = self._seconds(tried)
             if seconds * GAIN < best:
                 best, self._now = seconds, tried
 
-    def _changes(self) -> Iterator[_Change]:
-        """Yield for each wave its most efficient variants, then other variants of each kernel, the
-        kernels with the most work first."""
+    def _changes(self) -> Iterator[dict[int, Variant]]:
+        """Yield variants by place: for each wave its most efficient variants, then other variants
+        of each kernel, the kernels with the most work first."""
         for wave in self._waves():
-            yield _Change(tuple((n, self._efficient(n)) for n in wave))
+            yield {n: self._efficient(n) for n in wave}
         for n in sorted(self._open, key=self._work, reverse=True):
             others = [one for one in self._open[n].variants if one != self._now[n]]
             others.sort(key=lambda one: one.seconds)
             for variant in others[:MOST_VARIANTS]:
-                yield _Change(((n, variant),))
+                yield {n: variant}
 
     def _waves(self) -> Sequence[Sequence[int]]:
         """Return the places of kernels with a choice, grouped by dependence level (kernels of a

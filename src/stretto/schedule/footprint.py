@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.device.boxes import MOST_TASKS, Boxes, Limits, Mask, grouped, meeting
+from stretto.device.boxes import ALL, MOST_TASKS, Boxes, Limits, Mask, grouped, meeting
 from stretto.device.expr import Buffer
 from stretto.device.operator import Kernel
 from stretto.device.program import Run
 from stretto.device.regions import (
     Body,
+    Interval,
     Region,
     Statement,
     block_regions,
@@ -26,7 +27,45 @@ from stretto.device.regions import (
     task_regions,
 )
 from stretto.device.tree import Check, Let
-from stretto.schedule.memory_map import MemoryMap
+
+# ---- Places of a function's local buffers in its frame, to find out if regions overlap in bytes.
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMap:
+    """Byte ranges of local buffers in their frame.
+
+    `extents`: the range in which the elements of a buffer are. `sharing`: the other buffers with
+    which it may have bytes in common. Rotating buffers (`moving`) trade places, so the extent of
+    each is the whole block of its group; buffers of one group never overlap. `alike`: pairs of
+    buffers at the same place whose elements have the same layout.
+    """
+
+    extents: Mapping[str, Interval] = field(default_factory=dict[str, Interval])
+    moving: frozenset[str] = frozenset()
+    sharing: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+    alike: frozenset[tuple[str, str]] = frozenset()
+
+    def near(self, name: str) -> tuple[str, ...]:
+        """Return the buffers that may have bytes in common with this one, itself first."""
+        return name, *self.sharing.get(name, ())
+
+    def bytes_of(self, boxes: Boxes) -> Limits:
+        """Return limits [r, 0]: the first and last + 1 byte of the frame that region r touches."""
+        first, last = self.extents[boxes.buffer.name]
+        found = np.empty((len(boxes), 1, 2), np.int64)
+        found[:] = first, last
+        if boxes.buffer.name not in self.moving:
+            spans = boxes.spans()
+            known = spans[:, 0, 1] < ALL
+            found[known] = first + spans[known] * boxes.buffer.dtype.itemsize
+        return found
+
+
+def same_memory(one: Buffer, other: Buffer) -> bool:
+    """True if elements of equal index have the same bytes when both buffers begin together."""
+    return one.dtype.itemsize == other.dtype.itemsize and one.shape == other.shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +119,7 @@ def _has_known_tasks(kernel: Kernel) -> bool:
     return kernel.call is None and kernel.is_static and kernel.tasks <= MOST_TASKS
 
 
-def may_meet(a: Footprint, b: Footprint, memory: MemoryMap | None = None) -> bool:
+def may_conflict(a: Footprint, b: Footprint, memory: MemoryMap | None = None) -> bool:
     """True if one of the footprints writes, and both touch the same buffer or (if `memory` is
     given) memory that may be shared."""
     return (a.write or b.write) and (memory is not None or a.buffer.name == b.buffer.name)
@@ -133,13 +172,13 @@ class Footprints:
             self._lasting[id(footprint)] = footprint, made
         return self._lasting[id(footprint)][1]
 
-    def meeting(self, a: Footprint, b: Footprint, memory: MemoryMap | None = None) -> Mask:
+    def overlap(self, a: Footprint, b: Footprint, memory: MemoryMap | None = None) -> Mask:
         """Return the mask [u, v]: True if the order of unit u's part of `a` and unit v's part of
         `b` matters.
 
         Two different buffers overlap where the frame gives them bytes in common.
         """
-        if not may_meet(a, b, memory):
+        if not may_conflict(a, b, memory):
             return np.zeros((self._units, self._units), np.bool_)
         key = id(a), id(b)
         if key not in self._met:
@@ -147,7 +186,7 @@ class Footprints:
         return self._met[key][2]
 
     def _compared(self, a: Footprint, b: Footprint, memory: MemoryMap | None) -> Mask:
-        """Compute the mask of `meeting`: by bytes for different buffers, by regions otherwise."""
+        """Compute the mask of `overlap`: by bytes for different buffers, by regions otherwise."""
         met = np.zeros((self._units, self._units), np.bool_)
         names = a.buffer.name, b.buffer.name
         if names[0] != names[1] and (memory is None or names not in memory.alike):

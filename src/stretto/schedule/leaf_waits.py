@@ -22,8 +22,7 @@ from stretto.device.boxes import Mask
 from stretto.device.operator import Kernel
 from stretto.device.program import Item, Schedule, Signal, Wait
 from stretto.errors import ScheduleError
-from stretto.schedule.footprint import Footprint, Footprints
-from stretto.schedule.memory_map import MemoryMap
+from stretto.schedule.footprint import Footprint, Footprints, MemoryMap
 from stretto.schedule.policy import Placed
 
 # ---- Ranges of neighbouring units that each unit waits for: few of them, and narrow ones.
@@ -106,7 +105,7 @@ TouchKey = tuple[int, int, str, str, bool]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Touch:
+class AccessRecord:
     """A footprint of item number `item` of leaf number `leaf`, on the buffer that was then named
     `origin`."""
 
@@ -122,7 +121,7 @@ class Touch:
         return self.leaf, self.item, self.origin, footprint.buffer.name, footprint.write
 
 
-Pending = Mapping[TouchKey, tuple[Touch, Mask]]
+Pending = Mapping[TouchKey, tuple[AccessRecord, Mask]]
 """Accesses that some unit may not know to be over. Mask [u, v]: unit u knows that unit v's part is
 over."""
 
@@ -145,7 +144,7 @@ class _Access:
     """An access so far: over at `step` of this leaf if `seen` is None, else from before the leaf,
     with `seen` as in `Pending`."""
 
-    touch: Touch
+    touch: AccessRecord
     step: int
     seen: Mask | None
 
@@ -211,7 +210,7 @@ class LeafWaits:
                 items.append(placed.item)
         self._count += 1
         for footprint in footprints:
-            touch = Touch(self._number, self._count, footprint.buffer.name, footprint)
+            touch = AccessRecord(self._number, self._count, footprint.buffer.name, footprint)
             self._add(_Access(touch, len(self._published), None))
 
     def close_wave(self) -> None:
@@ -220,7 +219,7 @@ class LeafWaits:
         self._published.append(self._known)
         self._ends.append([len(items) for items in self._items])
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Make every unit wait for all that the others have done."""
         self.wait_for(0, self._units)
 
@@ -257,7 +256,7 @@ class LeafWaits:
 
     def pending(self) -> Pending:
         """Return the accesses that are pending after the leaf."""
-        pending: dict[TouchKey, tuple[Touch, Mask]] = {}
+        pending: dict[TouchKey, tuple[AccessRecord, Mask]] = {}
         for name, accesses in self._accesses.items():
             for access in accesses if self._keep(name) else ():
                 touch, seen = self._lasting(access.touch), self._seen(access)
@@ -268,7 +267,7 @@ class LeafWaits:
                     pending[touch.key] = touch, seen
         return pending
 
-    def _lasting(self, touch: Touch) -> Touch:
+    def _lasting(self, touch: AccessRecord) -> AccessRecord:
         """Return the touch with a footprint that holds after the leaf, where registers may have
         changed."""
         footprint = self._setting.footprints.lasting(touch.footprint)
@@ -302,7 +301,7 @@ class LeafWaits:
             for access in self._accesses.get(name, ()):
                 other = access.touch.footprint
                 if (other.write or footprint.write) and not self._seen(access).all():
-                    met = setting.footprints.meeting(footprint, other, setting.memory)
+                    met = setting.footprints.overlap(footprint, other, setting.memory)
                     yield _Demand(met & self._others, access)
 
     def _needed(self, demands: Iterable[_Demand], known: Steps) -> Steps:

@@ -34,8 +34,8 @@ from stretto.device.tree import Call, Leaf, Node, TreeFunction, is_parallel, rot
 from stretto.errors import ScheduleError
 from stretto.ir.size_bounds import maximum
 from stretto.ir.sizes import Maximum, Size, usual_value
+from stretto.schedule.footprint import MemoryMap, same_memory
 from stretto.schedule.liveness import Liveness, LiveRange, liveness
-from stretto.schedule.memory_map import MemoryMap, same_memory
 from stretto.schedule.policy import LeafPlan
 
 # ---- Blocks of a frame, placed by best fit, apart from those that are live at the same time.
@@ -44,7 +44,7 @@ from stretto.schedule.policy import LeafPlan
 # thousand buffers are placed in seconds.
 
 
-FAR = 3
+SMALL_BLOCK_DISTANCE = 3
 """Small blocks share memory only if the second begins at least this many leaves after the end of
 the first; ends of loops count as leaves. By then the units have mostly learnt of each other
 what the reuse requires, so that it causes no further waits."""
@@ -55,8 +55,8 @@ class Block:
     """Buffers placed together: one, or a group that rotates. `live` is None if they are never
     used.
 
-    small: shares only with blocks that are `FAR` away, since waits for its memory would cost more
-    than it saves. alone: shares with no block.
+    small: shares only with blocks that are `SMALL_BLOCK_DISTANCE` away, since waits for its memory
+    would cost more than it saves. alone: shares with no block.
     """
 
     buffers: tuple[Buffer, ...]
@@ -71,7 +71,7 @@ class Block:
             return False
         if self.live is None or other.live is None:
             return True
-        far = FAR if self.small or other.small else 0
+        far = SMALL_BLOCK_DISTANCE if self.small or other.small else 0
         return _follows(self.live, other.live, far) or _follows(other.live, self.live, far)
 
 
@@ -107,7 +107,7 @@ def _best_gap(starts: NDArray[np.int64], ends: NDArray[np.int64], nbytes: int) -
     return int(before[fitting[np.argmin(gaps[fitting])]])
 
 
-NOBODY, SEVERAL = -1, -2
+NO_UNIT, SEVERAL = -1, -2
 """Instead of the number of the only unit: there is none, or there are several."""
 
 
@@ -117,7 +117,9 @@ class _Lives:
     def __init__(self, blocks: Sequence[Block]) -> None:
         lives = [block.live for block in blocks]
         self._alone = np.array([block.alone for block in blocks], np.bool_)
-        self._far = np.array([FAR if block.small else 0 for block in blocks], np.int64)
+        self._far = np.array(
+            [SMALL_BLOCK_DISTANCE if block.small else 0 for block in blocks], np.int64
+        )
         self._unused = np.array([live is None for live in lives], np.bool_)
         rows = [(0,) * 8 if live is None else _row(live) for live in lives]
         self._rows = np.array(rows, np.int64).reshape(len(blocks), 8)
@@ -145,9 +147,9 @@ def _row(live: LiveRange) -> tuple[int, ...]:
 
 
 def _only(units: int) -> int:
-    """Return the only unit of a bit set, or NOBODY or SEVERAL."""
+    """Return the only unit of a bit set, or NO_UNIT or SEVERAL."""
     if units == 0:
-        return NOBODY
+        return NO_UNIT
     return units.bit_length() - 1 if units & (units - 1) == 0 else SEVERAL
 
 
@@ -155,7 +157,7 @@ def _before(one: NDArray[np.int64], other: NDArray[np.int64], far: NDArray[np.in
     """Return `_follows` for each pair of rows."""
     position, leaf, wave, unit = one[:, 4:].T
     first, first_leaf, first_wave, first_unit = other[:, :4].T
-    same = (unit == first_unit) | (unit == NOBODY) | (first_unit == NOBODY)
+    same = (unit == first_unit) | (unit == NO_UNIT) | (first_unit == NO_UNIT)
     alone = same & (unit != SEVERAL) & (first_unit != SEVERAL)
     enough = first_leaf - leaf >= far
     return enough & (position < first) & ((leaf != first_leaf) | (wave < first_wave) | alone)
@@ -199,7 +201,7 @@ def frames_side_by_side(
     own = [plan.frame.nbytes for name, plan in zip(names, plans, strict=True) if name in apart]
     if units == 1 or not own:
         return list(plans)
-    nbytes = max(FRAME_ALIGNMENT, *map(_aligned, own))
+    nbytes = max(FRAME_ALIGNMENT, *map(aligned, own))
 
     def copied(plan: FramePlan) -> FramePlan:
         frame = replace(plan.frame, nbytes=nbytes, copies=units)
@@ -349,10 +351,6 @@ def _with_sized(memory: MemoryMap, slots: list[_Slot]) -> MemoryMap:
 
 
 # ---- offsets ---------------------------------------------------------------------------------
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // FRAME_ALIGNMENT) * FRAME_ALIGNMENT
-
-
 def _groups(
     buffers: tuple[Buffer, ...], pairs: Iterable[tuple[Buffer, Buffer]]
 ) -> list[tuple[Buffer, ...]]:
@@ -386,7 +384,7 @@ def _frame(
         for buffer in block.buffers:
             copies = units if buffer.name in private else 1
             offsets[buffer.name] = Placement(start, buffer.nbytes, copies)
-            start += copies * _aligned(buffer.nbytes)
+            start += copies * aligned(buffer.nbytes)
     return FrameLayout(_end(placed), tuple((b.name, offsets[b.name]) for b in buffers))
 
 

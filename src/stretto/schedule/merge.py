@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from stretto.device.expr import Reg
 from stretto.device.flow import Backward, Loop
 from stretto.device.operator import Kernel
-from stretto.device.program import Item, Run, Schedule, Signal, Wait
+from stretto.device.program import Item, Run, Schedule, Signal, Wait, assigned_registers
 from stretto.device.regions import kernel_reads, statement_reads
-from stretto.device.tree import Call, Check, For, If, Leaf, Let, Node, reads, walk
+from stretto.device.tree import Call, Check, For, If, Let, Node, reads
 from stretto.errors import ScheduleError
 
 
@@ -270,7 +270,7 @@ def piece_registers(
     It takes the registers that are live at its start if all that it assigns are live at its end:
     those that it may read before it assigns them, and those that it assigns on some paths only.
     """
-    assigned = frozenset(_assigned(body))
+    assigned = frozenset(assigned_registers(body))
     return _LiveRegisters(kernels).visit(body, assigned), assigned
 
 
@@ -308,17 +308,3 @@ class _LiveRegisters(Backward[Schedule, frozenset[Reg]]):
 
     def begin(self, node: For[Schedule], after: frozenset[Reg]) -> frozenset[Reg]:
         return after - {node.index}
-
-
-def _assigned(body: Node[Schedule]) -> Iterator[Reg]:
-    """Yield the registers that a piece assigns."""
-    for node in walk(body):
-        match node:
-            case Leaf(schedule):
-                yield from (item.reg for item in schedule.statements if isinstance(item, Let))
-            case For(index=index):
-                yield index
-            case Call(results=results):
-                yield from (mine for mine, _ in results)
-            case _:
-                pass

@@ -43,7 +43,7 @@ from stretto.device.plan import (
     is_unlikely,
     needs_host,
 )
-from stretto.device.program import DeviceProgram, Item, Run, Schedule
+from stretto.device.program import DeviceProgram, Item, Run, Schedule, assigned_registers
 from stretto.device.regions import item_regions
 from stretto.device.runs import called, reached
 from stretto.device.tree import (
@@ -58,6 +58,7 @@ from stretto.device.tree import (
     TreeFunction,
     assigns,
     children,
+    flattened,
     is_loop,
     is_parallel,
     is_predicated,
@@ -96,10 +97,12 @@ def _why_not(branch: If[Schedule], on_host: Asked, outer: tuple[Reg, ...]) -> st
     """As `why_not_predicated`, without library calls; `outer` are the conditions of branches
     around it."""
     guards = (*outer, branch.condition)
-    if changed := sorted({*guards} & {*_assigned(branch)}, key=lambda reg: reg.name):
+    if changed := sorted({*guards} & {*assigned_registers(branch)}, key=lambda reg: reg.name):
         return f"an arm changes {changed[0].name}, which decides"
     for arm in children(branch):
-        for node in _control(arm, on_host):
+        for node in flattened(arm):
+            if isinstance(node, Leaf) or not on_host(node):
+                continue
             if not isinstance(node, If):
                 return f"{title(node)} is taken apart in an arm"
             if (reason := _why_not(node, on_host, guards)) is not None:
@@ -107,37 +110,21 @@ def _why_not(branch: If[Schedule], on_host: Asked, outer: tuple[Reg, ...]) -> st
     return None
 
 
-def _control(node: Node[Schedule], on_host: Asked) -> Iterator[Node[Schedule]]:
-    """Yield the outermost loops, branches and calls of an arm that are taken apart."""
-    if isinstance(node, Seq):
-        for child in node.children:
-            yield from _control(child, on_host)
-    elif not isinstance(node, Leaf) and on_host(node):
-        yield node
-
-
-def _assigned(node: Node[Schedule]) -> Iterator[Reg]:
-    for inner in walk(node):
-        yield from assigns(inner)
-    for schedule in leaves(node):
-        yield from (item.reg for item in schedule.statements if isinstance(item, Let))
-
-
 MOST_KERNELS = 400
 """Number of kernels of one launch; a longer piece is split into several launches."""
 
 
-GIVEN = ("input", "output", "updated", "list")
+CALL_BUFFER_KINDS = ("input", "output", "updated", "list")
 """Kinds of buffers that each call provides."""
 
 
-class _Boundary:
+class LaunchBoundary:
     """Marker between two pieces that must not be in one launch."""
 
 
-BOUNDARY = _Boundary()
+LAUNCH_BOUNDARY = LaunchBoundary()
 
-Part = Node[Schedule] | Library | _Boundary
+Part = Node[Schedule] | Library | LaunchBoundary
 
 
 def make_plan(
@@ -164,7 +151,7 @@ def make_plan(
     return planner.plan()
 
 
-def branches_apart(
+def host_branches(
     program: DeviceProgram, cuts: frozenset[int]
 ) -> tuple[tuple[If[Schedule], str | None], ...]:
     """Return the branches of main that a plan with these cuts takes apart, each with the reason
@@ -283,9 +270,9 @@ class _FunctionCutter:
         self.planner = planner
         self.source = function
         self.words: dict[str, int] = {}
-        self.made = 0
-        self.inside = 0
-        self.moving: tuple[Buffer, ...] = ()
+        self.register_count = 0
+        self.host_depth = 0
+        self.addressed_buffers: tuple[Buffer, ...] = ()
         self.guards: tuple[Guard, ...] = ()
         self.stays = function.name != "main"  # Only a branch of main may leave a captured graph.
         for reg in (*function.results, *function.params):
@@ -301,8 +288,8 @@ class _FunctionCutter:
         if not self.planner.on_host(body) and len(list(self.flat(body))) == 1:
             return self.launch(body, self.source.params, self.source.results)
         moving = {*self.source.tensors, *rotating(body), *self.addressed(body)}
-        self.moving = tuple(sorted(moving, key=lambda buffer: buffer.name))
-        for buffer in self.moving:
+        self.addressed_buffers = tuple(sorted(moving, key=lambda buffer: buffer.name))
+        for buffer in self.addressed_buffers:
             self.word(address_name(buffer))
         return self.node(body)
 
@@ -324,7 +311,7 @@ class _FunctionCutter:
                     used = {region.buffer for region in item_regions(item)}
                     calls = isinstance(item, Kernel) and item.call is not None
                     (called if calls else found).update(used)
-        return {buffer for buffer in found - called if buffer.kind in GIVEN}
+        return {buffer for buffer in found - called if buffer.kind in CALL_BUFFER_KINDS}
 
     # ---- cutting -----------------------------------------------------------------------------
     def node(self, node: Node[Schedule]) -> Node[Action]:
@@ -341,7 +328,7 @@ class _FunctionCutter:
                 size = 0
 
         for item in self.flat(node):
-            if isinstance(item, _Boundary):
+            if isinstance(item, LaunchBoundary):
                 flush()
             elif isinstance(item, Library):
                 flush()
@@ -363,22 +350,18 @@ class _FunctionCutter:
 
     def flat(self, node: Node[Schedule]) -> Iterator[Part]:
         """Yield the parts of a node: sequences and leaves are split where the host must act."""
-        if not self.planner.on_host(node):
-            if isinstance(node, Leaf) and self.planner.size(node) > self.planner.most:
-                yield from self.cut_leaf(node.body)
-            else:
-                yield node
-            return
-        match node:
-            case Seq(children):
-                for child in children:
-                    yield from self.flat(child)
-            case Leaf(schedule) if id(node) in self.planner.cuts:
-                yield from self.kernels_apart(schedule)
-            case Leaf(schedule):
-                yield from self.cut_leaf(schedule)
-            case _:
-                yield node
+        on_host = self.planner.on_host(node)
+        if isinstance(node, Seq) and on_host:
+            for child in node.children:
+                yield from self.flat(child)
+        elif not isinstance(node, Leaf):
+            yield node
+        elif on_host and id(node) in self.planner.cuts:
+            yield from self.kernels_apart(node.body)
+        elif on_host or self.planner.size(node) > self.planner.most:
+            yield from self.cut_leaf(node.body)
+        else:
+            yield node
 
     def kernels_apart(self, schedule: Schedule) -> Iterator[Part]:
         """Yield one launch per kernel. Statements are executed in the launch of the kernel after
@@ -391,7 +374,7 @@ class _FunctionCutter:
         steps = merge(schedule)
         places = Counter(step.kernel for step in steps if isinstance(step, RunStep))
         gathered: list[Step] = []
-        yield BOUNDARY
+        yield LAUNCH_BOUNDARY
         for step in steps:
             if (library := self.library(step)) is not None:
                 if gathered:
@@ -406,11 +389,11 @@ class _FunctionCutter:
                 yield Leaf(self.dealt(step))
             else:
                 yield Leaf(piece(gathered, schedule, begins=True))
-            yield BOUNDARY
+            yield LAUNCH_BOUNDARY
             gathered = []
         if _has_statements(gathered):
             yield Leaf(piece(gathered, schedule, begins=True))
-            yield BOUNDARY
+            yield LAUNCH_BOUNDARY
 
     def dealt(self, step: RunStep) -> Schedule:
         """Deal all tasks of a kernel over all units. Those of a dynamic grid already are."""
@@ -447,14 +430,16 @@ class _FunctionCutter:
         return Library(call, step.kernel) if isinstance(step, RunStep) and call else None
 
     # ---- control on the host -----------------------------------------------------------------
-    def control(self, node: Node[Schedule], ahead: list[Node[Schedule]]) -> Node[Action]:
+    def control(self, node: Node[Schedule], prelude: list[Node[Schedule]]) -> Node[Action]:
         """Return a node as the host executes it; leaves that compute its inputs on the device are
-        appended to `ahead`."""
+        appended to `prelude`."""
         given = node
         for reg in assigns(node):
             self.word(reg.name)
         node = with_inputs(
-            node, lambda expr: self.number(expr, ahead), lambda access: self.place(access, ahead)
+            node,
+            lambda expr: self.number(expr, prelude),
+            lambda access: self.place(access, prelude),
         )
         for reg in sorted(reads(node), key=lambda reg: reg.name):
             self.word(reg.name)
@@ -462,9 +447,9 @@ class _FunctionCutter:
             return cast("Call[Action]", node)
         if isinstance(node, If) and (self.guards or self.planner.is_predicated(given)):
             return self.predicated(node)
-        self.inside += 1
+        self.host_depth += 1
         made = self.body_of(node, given)
-        self.inside -= 1
+        self.host_depth -= 1
         return made
 
     def body_of(self, node: Node[Schedule], given: Node[Schedule]) -> Node[Action]:
@@ -494,7 +479,7 @@ class _FunctionCutter:
         self.guards = outer
         return If(branch.condition, arms[0], arms[1], Branching.PREDICATED)
 
-    def number(self, expr: Expr, ahead: list[Node[Schedule]]) -> Expr:
+    def number(self, expr: Expr, prelude: list[Node[Schedule]]) -> Expr:
         """Return a number, a size that the host knows, or a register that a launch computes for
         the host."""
         if isinstance(expr, Position) and depends_on_sizes(expr.index):
@@ -503,17 +488,17 @@ class _FunctionCutter:
             return expr
         if constant(expr) is not None:
             return expr
-        self.made += 1
-        reg = Reg(f"{self.source.name}.host.{self.made}", expr.dtype)
+        self.register_count += 1
+        reg = Reg(f"{self.source.name}.host.{self.register_count}", expr.dtype)
         self.word(reg.name)
         items: tuple[Item, ...] = (Let(reg, expr),)
-        ahead.append(Leaf(Schedule((items,) * self.planner.program.units, 1)))
+        prelude.append(Leaf(Schedule((items,) * self.planner.program.units, 1)))
         return Position(Index.of(reg))
 
-    def place(self, access: Access, ahead: list[Node[Schedule]]) -> Access:
+    def place(self, access: Access, prelude: list[Node[Schedule]]) -> Access:
         """Return an access whose offset is a number, a size that the host knows, or a register
         computed for it."""
-        offset = self.number(Position(access.offset), ahead)
+        offset = self.number(Position(access.offset), prelude)
         assert isinstance(offset, Position)
         return Access(access.buffer, (1,), (offset.index,))
 
@@ -524,7 +509,7 @@ class _FunctionCutter:
         limits = {limit_register(buffer.slot) for buffer in self.planner.program.lists}
         taken, assigned = piece_registers(body, self.planner.kernels)
         sizes = {reg for reg in self.source.params if reg.name.startswith(SIZE)}
-        in_body = self.inside or self.planner.unlikely  # Code after an exit is in bodies, too.
+        in_body = self.host_depth or self.planner.unlikely  # Code after an exit is in bodies, too.
         if in_body and self.planner.by_address and self.source.name == "main":
             sizes.update(map(size_register, self.planner.program.symbols))
         takes = tuple(sorted((taken - limits) | sizes, key=lambda reg: reg.name))
@@ -538,7 +523,9 @@ class _FunctionCutter:
     ) -> Node[Action]:
         """Return a launch of `body`, with the functions, kernels and frames that it needs."""
         program, source = self.planner.program, self.source
-        main = TreeFunction("main", params, self.moving, (), results, source.locals, body)
+        main = TreeFunction(
+            "main", params, self.addressed_buffers, (), results, source.locals, body
+        )
         below = self.planner.below(body)
         used = {name for f in (main, *below) for leaf in leaves(f.body) for name in leaf.kernels}
         frames = (
@@ -552,7 +539,9 @@ class _FunctionCutter:
             frames=frames,
         )
         turned = rotating(body)
-        return Leaf(Launch(launched, tuple(b for b in self.moving if b in turned), self.guards))
+        return Leaf(
+            Launch(launched, tuple(b for b in self.addressed_buffers if b in turned), self.guards)
+        )
 
 
 def _has_statements(steps: list[Step]) -> bool:

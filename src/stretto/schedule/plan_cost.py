@@ -8,42 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from stretto.device import tree
 from stretto.device.costs import CostModel
 from stretto.device.launch_graph import Arrangement, LaunchGraph
 from stretto.device.plan import Action, Launch, Library, Plan, arms, is_unlikely
-from stretto.device.tree import (
-    Branching,
-    Call,
-    If,
-    Leaf,
-    Node,
-    Seq,
-    children,
-    is_loop,
-    is_predicated,
-    iterations,
-    reads,
-)
 from stretto.device.verifier.plans import Marks, as_program, verify_arrangement, verify_graph
-from stretto.schedule.launch_graph import plan_graph
-from stretto.schedule.launch_order import Opara, arranged, opara_streams
-from stretto.simulator.control import Assumed, Choices, leaf_numbers
-from stretto.simulator.devices import Device
-from stretto.simulator.graph_run import (
-    GraphCosts,
-    GraphRun,
-    Profile,
-    Profiler,
-    captured_costs,
-    guarded,
-    launched_costs,
-    run_graph,
-)
+from stretto.schedule.launch_graph import Opara, arranged, opara_streams, plan_graph
+from stretto.simulator import graph_run
+from stretto.simulator.control import Choices, DefaultChoices, leaf_numbers
+from stretto.simulator.devices import BlockNeeds, Device
 from stretto.simulator.launches import read_seconds
-from stretto.simulator.occupancy import BlockNeeds
-from stretto.simulator.on_chip import kept_in_loops
 from stretto.simulator.simulate import simulate
-from stretto.simulator.work import Kept
+from stretto.simulator.work import Kept, kept_in_loops
 
 Frequencies = Mapping[str, float]
 """Share of runs (0 to 1) in which a branch takes its first arm, by the name of its condition."""
@@ -70,7 +46,7 @@ def plan_seconds(
     if kept is None:
         loops = (kept_in_loops(launch.program, device, costs) for _, launch in plan.launches)
         kept = {kernel: part for found in loops for kernel, part in found.items()}
-    run = simulate(program, device, choices or Assumed(costs.unknown_trips), costs, kept)
+    run = simulate(program, device, choices or DefaultChoices(costs.unknown_trips), costs, kept)
     numbers, _ = leaf_numbers(program)
     begun = sum(run.runs[numbers[id(mark)]] for mark in marks.begins)
     read = sum(run.runs[numbers[id(mark)]] for mark in marks.reads)
@@ -87,7 +63,7 @@ class Enqueued:
 
     name: str
     arrangement: Arrangement
-    run: GraphRun
+    run: graph_run.GraphRun
     captured: bool = True
 
 
@@ -96,17 +72,17 @@ class Profiled:
     """A launch graph with the profiles of its nodes on a device."""
 
     graph: LaunchGraph
-    profiles: tuple[Profile, ...]
+    profiles: tuple[graph_run.Profile, ...]
     device: Device
 
     def simulated(
-        self, name: str, arrangement: Arrangement, costs: GraphCosts | None = None
+        self, name: str, arrangement: Arrangement, costs: graph_run.GraphCosts | None = None
     ) -> Enqueued:
         """Verify an arrangement and simulate it: as a captured graph, or with `costs` if they are
         given."""
         verify_arrangement(self.graph, arrangement)
-        made = run_graph(
-            self.profiles, arrangement, self.device, costs or captured_costs(self.device)
+        made = graph_run.run_graph(
+            self.profiles, arrangement, self.device, costs or graph_run.captured_costs(self.device)
         )
         return Enqueued(name, arrangement, made, costs is None)
 
@@ -141,24 +117,24 @@ def profiled(
 
 def profiles_of(
     plan: Plan,
-    body: Node[Action],
+    body: tree.Node[Action],
     device: Device,
     costs: CostModel,
     needs: dict[int, BlockNeeds] | None = None,
     *,
     captured: bool = False,
     frequencies: Frequencies | None = None,
-) -> tuple[Profile, ...]:
+) -> tuple[graph_run.Profile, ...]:
     """Return the profiles of the nodes of one stretch of a plan; the other arguments are as for
     `profiled`. Raise ScheduleError if the run is too long to simulate."""
     found = _Profiles(plan, device, costs, needs, captured, frequencies)
     return tuple(found.stretch(body))
 
 
-def alone_seconds(profile: Profile, device: Device) -> float:
+def alone_seconds(profile: graph_run.Profile, device: Device) -> float:
     """Return the seconds of a node that has the device to itself, without the gap before it."""
-    costs = GraphCosts(0.0, 0.0, 0.0, 0.0)
-    return run_graph((profile,), Arrangement((0,), (0,)), device, costs).seconds
+    costs = graph_run.GraphCosts(0.0, 0.0, 0.0, 0.0)
+    return graph_run.run_graph((profile,), Arrangement((0,), (0,)), device, costs).seconds
 
 
 class _Profiles:
@@ -180,64 +156,61 @@ class _Profiles:
     ) -> None:
         self._frequencies = frequencies or {}
         self._plan, self._device, self._costs = plan, device, costs
-        apart = captured_costs(device) if captured else launched_costs(device)
+        apart = graph_run.captured_costs(device) if captured else graph_run.launched_costs(device)
         self._gap = apart.gap
         self._read = device.next_launch_seconds if captured else read_seconds(device)
-        self._profiler = Profiler(plan.program, device, costs, needs)
+        self._profiler = graph_run.Profiler(plan.program, device, costs, needs)
         self._running: set[str] = set()
 
-    def stretch(self, body: Node[Action], taken: float = 1.0) -> Iterator[Profile]:
+    def stretch(self, body: tree.Node[Action], taken: float = 1.0) -> Iterator[graph_run.Profile]:
         """Yield the profiles of the nodes of a stretch, in order. `taken`: share of runs that
         reach it."""
-        match body:
-            case Seq(items):
-                for item in items:
-                    yield from self.stretch(item, taken)
-            case If() if is_predicated(body):
-                for (_, arm), share in zip(arms(body), self._shares(body), strict=True):
+        for node in tree.flattened(body):
+            if tree.is_predicated(node):
+                for (_, arm), share in zip(arms(node), self._shares(node), strict=True):
                     yield from self.stretch(arm, taken * share)
-            case Leaf(Launch(guards=guards)) if guards:
-                yield guarded(self.node(body), taken, self._device)
-            case _:
-                yield self.node(body)
+            elif isinstance(node, tree.Leaf) and isinstance(node.body, Launch) and node.body.guards:
+                yield graph_run.guarded(self.node(node), taken, self._device)
+            else:
+                yield self.node(node)
 
-    def _shares(self, branch: If[Action]) -> tuple[float, float]:
+    def _shares(self, branch: tree.If[Action]) -> tuple[float, float]:
         """Return how often each arm is taken; if unknown, the slower arm always is."""
         first, second = (self._body(arm) for _, arm in arms(branch))
         return self._share(branch, first, second)
 
-    def _share(self, branch: If[Action], first: float, second: float) -> tuple[float, float]:
+    def _share(self, branch: tree.If[Action], first: float, second: float) -> tuple[float, float]:
         """As `_shares`, for arms that take `first` and `second` seconds."""
         share = self._frequencies.get(branch.condition.name, float(first >= second))
         return share, 1.0 - share
 
-    def node(self, node: Node[Action]) -> Profile:
+    def node(self, node: tree.Node[Action]) -> graph_run.Profile:
         match node:
-            case Leaf(Launch() as launch):
+            case tree.Leaf(Launch() as launch):
                 return self._profiler.launch(launch)
-            case Leaf(Library() as library):
+            case tree.Leaf(Library() as library):
                 return self._profiler.library(library)
             case _:
                 return self._profiler.whole(self._control(node))
 
-    def _control(self, node: Node[Action]) -> float:
+    def _control(self, node: tree.Node[Action]) -> float:
         """Return the seconds of a control node, with its iterations one after the other."""
-        read = self._read if reads(node) else 0.0
+        read = self._read if tree.reads(node) else 0.0
         match node:
-            case _ if is_loop(node):
-                *heads, body = children(node)
-                known = iterations(node)
+            case _ if tree.is_loop(node):
+                *heads, body = tree.children(node)
+                known = tree.iterations(node)
                 trips = self._costs.unknown_trips if known is None else known
                 tests = trips + 1 if heads else 1
                 return tests * (read + sum(map(self._body, heads))) + trips * self._body(body)
-            case If(then=then, orelse=orelse):
+            case tree.If(then=then, orelse=orelse):
                 first, second = self._body(then), self._body(orelse)
                 share, other = self._share(node, first, second)
                 if is_unlikely(node):
-                    rare = share if node.branching is Branching.UNLIKELY_THEN else other
+                    rare = share if node.branching is tree.Branching.UNLIKELY_THEN else other
                     read += read_seconds(self._device) * (1 + 2 * rare)
                 return read + share * first + other * second
-            case Call(function=name) if name not in self._running:
+            case tree.Call(function=name) if name not in self._running:
                 self._running.add(name)
                 found = self._body(self._plan.tree.function(name).body)
                 self._running.discard(name)
@@ -245,7 +218,7 @@ class _Profiles:
             case _:
                 return read
 
-    def _body(self, body: Node[Action]) -> float:
+    def _body(self, body: tree.Node[Action]) -> float:
         """Return the seconds of a stretch inside a control node, as launches on one stream."""
         seconds = (alone_seconds(part, self._device) for part in self.stretch(body))
         return sum(one + self._gap for one in seconds)

@@ -26,6 +26,8 @@ from stretto.device.tree import (
     Node,
     Seq,
     children,
+    flattened,
+    is_empty,
     is_loop,
     is_parallel,
     leaves,
@@ -35,13 +37,13 @@ from stretto.device.tree import (
 from stretto.errors import ScheduleError
 from stretto.options import Options
 from stretto.schedule.launch_graph import with_own_memory
-from stretto.schedule.plan import branches_apart, cannot_be_captured, make_plan
+from stretto.schedule.plan import cannot_be_captured, host_branches, make_plan
 from stretto.schedule.plan_cost import Frequencies, plan_seconds
-from stretto.simulator.control import Assumed, leaf_numbers
+from stretto.simulator.control import DefaultChoices, leaf_numbers
 from stretto.simulator.devices import Device, device_for
 from stretto.simulator.launches import LEAST_GAIN, launch_per_kernel
-from stretto.simulator.on_chip import kept_in_loops
 from stretto.simulator.simulate import simulate
+from stretto.simulator.work import kept_in_loops
 from stretto.text import seconds_text
 
 MOST_BRANCHES = 12
@@ -52,11 +54,11 @@ predicated."""
 @dataclass(frozen=True, slots=True)
 class ChosenBranch:
     """Decision about one branch of main: the name of its condition, how the branch is executed
-    (`way`), and the reason (`why`)."""
+    (`execution`), and the reason (`reason`)."""
 
     condition: str
-    way: str
-    why: str
+    execution: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,7 @@ class _Search:
         each leaf takes with a launch per kernel (`simulator/launches.py`)."""
         program, device, costs = self.program, self.device, self.costs
         kept = kept_in_loops(program, device, costs)
-        whole = simulate(program, device, Assumed(costs.unknown_trips), costs, kept)
+        whole = simulate(program, device, DefaultChoices(costs.unknown_trips), costs, kept)
         apart = launch_per_kernel(program, device, costs=costs)
         numbers, titles = leaf_numbers(program)
         main = program.tree.main.body
@@ -279,7 +281,7 @@ class _Branches:
     def candidates(self, best: PlanChoice) -> Iterator[Candidate]:
         """Yield the candidates, outer branches before the branches inside them."""
         program = self.search.program
-        apart = branches_apart(program, best.cuts)
+        apart = host_branches(program, best.cuts)
         for branch, why in apart:
             if why is None and id(branch) not in best.unlikely:
                 inside = frozenset(id(node) for node in walk(branch) if isinstance(node, If))
@@ -289,7 +291,7 @@ class _Branches:
             cuts = {id(branch)}
             if self.launches != "one":
                 cuts |= {id(leaf) for arm in children(branch) for leaf in outer_leaves(arm, known)}
-            reasons = branches_apart(program, best.cuts | cuts)
+            reasons = host_branches(program, best.cuts | cuts)
             if id(branch) not in known and any(b is branch and w is None for b, w in reasons):
                 added = PlanChoice(frozenset(cuts), predicated=frozenset({id(branch)}))
                 yield branch, added, "units"
@@ -333,13 +335,13 @@ def _with_unlikely(
     loops = filter(is_loop, walk(program.tree.main.body))
     heads = (head for loop in loops for head in children(loop)[:-1])
     in_heads = {id(node) for head in heads for node in walk(head)}
-    branches = (branch for branch, _ in branches_apart(program, chosen.cuts))
+    branches = (branch for branch, _ in host_branches(program, chosen.cuts))
     apart = [branch for branch in branches if id(branch) not in in_heads]
     for branch in reversed(apart):  # Inner ones first: outer ones skip their unlikely arms.
         share = frequencies.get(branch.condition.name)
         refused = [cannot_be_captured(program, arm, known) for arm in children(branch)]
         if asked:
-            first = (not _is_empty(branch.then)) if share is None else share <= 0.5
+            first = (not is_empty(branch.then)) if share is None else share <= 0.5
             why = "as Debug.branches says"
         elif refused[0] != refused[1]:
             first = refused[0]
@@ -356,10 +358,6 @@ def _with_unlikely(
     return replace(chosen, unlikely=unlikely, branches=tuple(reversed(found)))
 
 
-def _is_empty(node: Node[Schedule]) -> bool:
-    return isinstance(node, Seq) and all(map(_is_empty, node.children))
-
-
 _OTHERWISE = {"conditional": "as conditional nodes", "units": "by the units"}
 
 
@@ -367,7 +365,7 @@ def _others(program: DeviceProgram, chosen: PlanChoice) -> tuple[ChosenBranch, .
     """Return the branches that are taken apart and were not compared."""
     known = {branch.condition for branch in chosen.branches}
     found: list[ChosenBranch] = []
-    for branch, why in branches_apart(program, chosen.cuts):
+    for branch, why in host_branches(program, chosen.cuts):
         name, asked = branch.condition.name, id(branch) in chosen.predicated
         if name not in known:
             way = "predicated" if asked and why is None else "conditional"
@@ -409,27 +407,20 @@ def placements(
 def hosted(main: Node[Schedule]) -> set[int]:
     """Return the `id`s of all loops and branches that the host could execute."""
     apart = {id(node) for loop in walk(main) if is_parallel(loop) for node in walk(loop)}
-    return {id(node) for node in walk(main) if _decides(node) and id(node) not in apart}
+    return {id(node) for node in walk(main) if _is_host_control(node) and id(node) not in apart}
 
 
 def outer_leaves(
     node: Node[Schedule], hosted: set[int] | frozenset[int]
 ) -> Iterator[Leaf[Schedule]]:
     """Yield the leaves of main that are inside no control node except those in `hosted`."""
-    if isinstance(node, Leaf):
-        yield node
-    elif isinstance(node, Seq) or id(node) in hosted:
-        for child in children(node):
-            yield from outer_leaves(child, hosted)
+    parts = flattened(node, lambda node: id(node) in hosted)
+    return (part for part in parts if isinstance(part, Leaf))
 
 
 def _control(node: Node[Schedule]) -> Iterator[Node[Schedule]]:
     """The loops and branches that are in no other."""
-    if isinstance(node, Seq):
-        for child in node.children:
-            yield from _control(child)
-    elif _decides(node):
-        yield node
+    return filter(_is_host_control, flattened(node))
 
 
 def _outside_parallel(node: Node[Schedule]) -> Iterator[Node[Schedule]]:
@@ -440,7 +431,7 @@ def _outside_parallel(node: Node[Schedule]) -> Iterator[Node[Schedule]]:
             yield from _outside_parallel(child)
 
 
-def _decides(node: Node[Schedule]) -> bool:
+def _is_host_control(node: Node[Schedule]) -> bool:
     """True for a loop or branch that the host could execute. A parallel loop is not: each unit
     runs its own iterations."""
     return not isinstance(node, Leaf | Seq | Call) and not is_parallel(node)
@@ -448,8 +439,4 @@ def _decides(node: Node[Schedule]) -> bool:
 
 def outer_branches(main: Node[Schedule]) -> Iterator[If[Schedule]]:
     """Yield the branches of main that are inside no loop and no other branch."""
-    if isinstance(main, Seq):
-        for child in main.children:
-            yield from outer_branches(child)
-    elif isinstance(main, If):
-        yield main
+    return (node for node in flattened(main) if isinstance(node, If))

@@ -7,15 +7,16 @@ registers an object; the scheduler tries those that fit the machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from itertools import accumulate, product
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.device.boxes import Mask
+from stretto.device.boxes import Boxes, Mask
 from stretto.device.costs import CostModel
 from stretto.device.expr import Buffer
 from stretto.device.operator import Kernel
@@ -167,6 +168,29 @@ def equal_blocks(tasks: int, units: int) -> Parts:
     )
 
 
+def levelled(kernel: Kernel, free: Sequence[float], costs: CostModel) -> Parts | None:
+    """Return blocks sized so that all units finish together, given when each is free; None if they
+    are about equally free."""
+    each = task_seconds(kernel, costs)
+    if max(free) - min(free) < each / 2:
+        return None
+    loads = sorted((time, unit) for unit, time in enumerate(free))
+    sizes = [0] * len(free)
+    for _ in range(kernel.tasks):
+        time, unit = heappop(loads)
+        sizes[unit] += 1
+        heappush(loads, (time + each, unit))
+    starts = accumulate(sizes, initial=0)
+    return tuple(
+        Part(u, start, n) for u, (start, n) in enumerate(zip(starts, sizes, strict=False)) if n
+    )
+
+
+def is_small(item: Statement, costs: CostModel) -> bool:
+    """True if the item takes less time than `CostModel.small_waits` waits."""
+    return kernel_seconds(item, costs) < costs.small_waits * costs.wait_seconds
+
+
 def by_priority(body: Body, costs: CostModel) -> list[Node]:
     """Return the items of a leaf level by level of their dependences, the longest of a level
     first."""
@@ -202,42 +226,58 @@ retained."""
 @dataclass(frozen=True, slots=True)
 class Step:
     """A placed item. finish[u]: when unit u is next free; unchanged for units that have no part of
-    it."""
+    it. awaited: indices of earlier items, each with a mask of the units whose parts it needs."""
 
     node: Node
     parts: Parts
     units: tuple[int, ...]
     footprints: tuple[Footprint, ...]
     finish: Times
-    after: Awaited
+    awaited: tuple[tuple[int, Mask], ...]
+
+    @property
+    def after(self) -> Awaited:
+        """What the item waits for."""
+        return frozenset(
+            (index, int(unit)) for index, units in self.awaited for unit in np.flatnonzero(units)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A kernel's write to a buffer. dealt: (tasks, offset) if its tasks are dealt round-robin."""
+
+    footprint: Footprint
+    leaf: int
+    dealt: tuple[int, int] | None
 
 
 class Writers:
-    """Footprints of the kernels of earlier leaves that wrote the memory a leaf begins with."""
+    """The kernels that wrote the memory of a function. leaf: the number of the current leaf."""
 
     def __init__(self) -> None:
-        self._written: dict[str, tuple[Footprint, ...]] = {}
+        self.leaf = 0
+        self._written: dict[str, tuple[Write, ...]] = {}
 
-    def of(self, name: str) -> tuple[Footprint, ...]:
-        """Return the recorded footprints that wrote the buffer."""
-        return self._written.get(name, ())
+    def of(self, read: Footprint | Boxes) -> tuple[Write, ...]:
+        """Return the recorded writes of the buffer that is read; none for a write."""
+        return () if read.write else self._written.get(read.buffer.name, ())
 
-    def note(self, steps: Iterable[Step]) -> None:
-        """Record the writes of a finished leaf. A kernel that overwrites a whole buffer replaces
-        its earlier writers."""
-        for step in steps:
-            if not isinstance(step.node.item, Kernel):
-                continue
-            whole = {
-                region.buffer.name
-                for region in kernel_regions(step.node.item)
-                if region.write and all(interval is None for interval in region.box)
-            }
-            for footprint in step.footprints:
-                if footprint.write:
-                    name = footprint.buffer.name
-                    earlier = () if name in whole else self.of(name)[1 - MOST_WRITERS :]
-                    self._written[name] = (*earlier, footprint)
+    def note(self, step: Step, dealt: tuple[int, int] | None = None) -> None:
+        """Record the writes of a step. A kernel that overwrites a whole buffer replaces its earlier
+        writers."""
+        if not isinstance(step.node.item, Kernel):
+            return
+        whole = {
+            region.buffer.name
+            for region in kernel_regions(step.node.item)
+            if region.write and all(interval is None for interval in region.box)
+        }
+        for footprint in step.footprints:
+            if footprint.write:
+                name = footprint.buffer.name
+                earlier = () if name in whole else self._written.get(name, ())[1 - MOST_WRITERS :]
+                self._written[name] = (*earlier, Write(footprint, self.leaf, dealt))
 
     def rotate(self, pairs: Rotation) -> None:
         """Exchange the records of the two buffers of each pair."""
@@ -248,12 +288,12 @@ class Writers:
             self._written[current.name] = _under(current, behind)
 
 
-def _under(buffer: Buffer, footprints: tuple[Footprint, ...]) -> tuple[Footprint, ...]:
-    return tuple(footprint.under(buffer) for footprint in footprints)
+def _under(buffer: Buffer, writes: tuple[Write, ...]) -> tuple[Write, ...]:
+    return tuple(replace(write, footprint=write.footprint.under(buffer)) for write in writes)
 
 
 class Timeline:
-    """Items of one leaf placed so far. free[u]: when unit u has finished its items."""
+    """Items of the next leaf placed so far. free[u]: when unit u has finished its items."""
 
     def __init__(
         self, units: int, costs: CostModel, footprints: Footprints, writers: Writers
@@ -262,6 +302,7 @@ class Timeline:
         self.costs = costs
         self.footprints = footprints
         self.writers = writers
+        writers.leaf += 1
         self.free: Times = np.zeros(units)
         self.steps: dict[int, Step] = {}
         self._others = ~np.eye(units, dtype=np.bool_)
@@ -272,14 +313,14 @@ class Timeline:
         footprints = self.footprints.of(node.item, parts)
         wait = self.costs.wait_seconds
         start = np.where(self._reads_earlier(footprints), np.maximum(self.free, wait), self.free)
-        after: set[tuple[int, int]] = set()
+        awaited: list[tuple[int, Mask]] = []
         for index in node.before:
             step = self.steps.get(index)
             met = None if step is None else self._met(footprints, step.footprints)
             if step is None or met is None:
                 continue
             start = np.maximum(start, np.where(met, step.finish + wait, 0.0).max(axis=1))
-            after |= {(index, int(unit)) for unit in np.flatnonzero(met.any(axis=0))}
+            awaited.append((index, np.asarray(met.any(axis=0))))
         finish = start
         units = tuple(range(self.units))
         if isinstance(node.item, Kernel):
@@ -287,7 +328,7 @@ class Timeline:
             finish[list(units)] = start[list(units)]
             for part in parts:
                 finish[part.unit] += part_seconds(node.item, part, self.costs)
-        return Step(node, parts, units, footprints, finish, frozenset(after))
+        return Step(node, parts, units, footprints, finish, tuple(awaited))
 
     def place(self, step: Step) -> None:
         """Record a step and make its units busy until its finish."""
@@ -312,9 +353,10 @@ class Timeline:
         """Return the mask [u]: True if unit u reads what another unit wrote before this leaf."""
         found = np.zeros(self.units, np.bool_)
         for footprint in footprints:
-            for writer in () if footprint.write else self.writers.of(footprint.buffer.name):
-                met = self.footprints.meeting(footprint, writer) & self._others
-                found |= met.any(axis=1)
+            for write in self.writers.of(footprint):
+                if write.leaf != self.writers.leaf:
+                    met = self.footprints.overlap(footprint, write.footprint) & self._others
+                    found |= met.any(axis=1)
         return found
 
     def _met(
@@ -325,6 +367,6 @@ class Timeline:
         met: Mask | None = None
         for one, other in product(footprints, earlier):
             if one.buffer.name == other.buffer.name and (one.write or other.write):
-                more = self.footprints.meeting(one, other)
+                more = self.footprints.overlap(one, other)
                 met = more if met is None else met | more
         return None if met is None else met & self._others

@@ -14,7 +14,7 @@ from stretto.device.normalize import normalize
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, FrameLayout, Schedule, Signal, Small, Wait
 from stretto.device.regions import Body, Statement, written_buffers
-from stretto.device.runs import apart_functions, tree_seconds
+from stretto.device.runs import functions_in_parallel_loops, tree_seconds
 from stretto.device.tree import (
     Call,
     For,
@@ -265,10 +265,10 @@ def schedule_with_report(
     alone = tree_seconds(
         tree.functions, lambda body: sum(kernel_seconds(item, costs) for item in body), costs
     )
-    plan = _shared_out(tree, units, costs, alone, remarks or Remarks(), policy)
+    plan = _best_parallel_plan(tree, units, costs, alone, remarks or Remarks(), policy)
     if plan is None:
         plan = _plan(tree, 1, costs, policy or _by_planning(tree, 1, costs)[0][1])
-    program, frames = _realised(tree, plan, costs)
+    program, frames = _device_program(tree, plan, costs)
     if plan.units > 1 and alone > 0 and not costs.uniform and costs.wake_seconds > 0:
         share = min(plan.seconds / alone, MOST_SHARE)
         program = replace(program, small=small_calls(tree, program.symbols, share, costs))
@@ -308,7 +308,7 @@ class ProgramPlan:
     footprints: Footprints
 
 
-def _shared_out(
+def _best_parallel_plan(
     tree: Tree[Body],
     units: int,
     costs: CostModel,
@@ -363,11 +363,11 @@ def _plan(tree: Tree[Body], units: int, costs: CostModel, policy: Policy) -> Pro
     """Plan all functions for `units` units with one policy."""
     footprints = Footprints(units)
     alone = policy.planner(1, costs, Footprints(1))
-    apart = apart_functions(tree)
+    apart = functions_in_parallel_loops(tree)
 
     def planned(function: TreeFunction[Body]) -> Node[LeafPlan]:
         if function.name in apart:
-            return map_leaves(function.body, lambda body: _by_each(alone.plan(body), units))
+            return map_leaves(function.body, lambda body: _on_every_unit(alone.plan(body), units))
         return _planned(function.body, policy.planner(units, costs, footprints), alone, units)
 
     functions = tuple(function.with_body(planned(function)) for function in tree.functions)
@@ -380,7 +380,7 @@ def _planned(
 ) -> Node[LeafPlan]:
     """Plan the leaves below a node. `alone` plans leaves for a single unit."""
     if is_parallel(node):
-        return map_leaves(node, lambda body: _by_each(alone.plan(body), units))
+        return map_leaves(node, lambda body: _on_every_unit(alone.plan(body), units))
     match node:
         case Leaf(body):
             return Leaf(planner.plan(body))
@@ -392,7 +392,7 @@ def _planned(
             return rebuilt(node, inner)
 
 
-def _by_each(plan: LeafPlan, units: int) -> LeafPlan:
+def _on_every_unit(plan: LeafPlan, units: int) -> LeafPlan:
     """Return the plan of one unit, executed by each of the units."""
 
     def everyone(placed: Placed) -> Placed:
@@ -402,7 +402,7 @@ def _by_each(plan: LeafPlan, units: int) -> LeafPlan:
     return LeafPlan(tuple(tuple(map(everyone, wave)) for wave in plan.waves), plan.seconds)
 
 
-def _realised(
+def _device_program(
     tree: Tree[Body], plan: ProgramPlan, costs: CostModel
 ) -> tuple[DeviceProgram, list[FramePlan]]:
     """Return the program of a plan, with its memory and its waits."""
@@ -413,14 +413,14 @@ def _realised(
     share_bytes = sys.maxsize if ranges else costs.share_bytes
     functions: list[TreeFunction[Schedule]] = []
     frames: list[FramePlan] = []
-    apart = apart_functions(tree)
+    apart = functions_in_parallel_loops(tree)
     own = own_lists(plan.functions) if plan.units > 1 else NO_LISTS
     for function in plan.functions:
         memory = plan_frame(function, plan.units, share_bytes)
         setting = SyncSetting(plan.units, plan.footprints, memory.map, ranges)
         is_main = function.name == "main"
         walker = Synchronizer(is_main, setting, ordered(function.name), own)
-        walked = walker.apart if function.name in apart else walker.function
+        walked = walker.per_unit_body if function.name in apart else walker.function
         functions.append(function.with_body(walked(function.body)))
         frames.append(memory)
     names = [function.name for function in functions]

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.device import tree
 from stretto.device.analyses import BufferNames, later_names
 from stretto.device.boxes import Mask
 from stretto.device.expr import Buffer
@@ -26,27 +27,8 @@ from stretto.device.operator import Kernel
 from stretto.device.program import Schedule
 from stretto.device.regions import item_regions
 from stretto.device.runs import called, reached
-from stretto.device.tree import (
-    Call,
-    For,
-    If,
-    Leaf,
-    Node,
-    Rotation,
-    Seq,
-    TreeFunction,
-    is_loop,
-    is_parallel,
-    joined,
-    leaves,
-    map_leaves,
-    rebuilt,
-    rotation,
-    swaps,
-    walk,
-)
 from stretto.schedule.footprint import Footprint
-from stretto.schedule.leaf_waits import LeafWaits, Pending, SyncSetting, Touch, TouchKey
+from stretto.schedule.leaf_waits import AccessRecord, LeafWaits, Pending, SyncSetting, TouchKey
 from stretto.schedule.policy import LeafPlan, Placed
 
 # ---- Lists that only one unit accesses in all functions except `main`.
@@ -58,12 +40,12 @@ from stretto.schedule.policy import LeafPlan, Placed
 # The verifier decides the same by a separate rule (`device/verifier/assignment.py`).
 
 
-EVERYONE = -1
+SEVERAL_UNITS = -1
 """Replaces a unit number: more than one unit, or access to the list under another name."""
 
 
 @dataclass(frozen=True, slots=True)
-class OwnLists:
+class SingleUnitLists:
     """Lists that one unit alone accesses. `unit_of`: that unit, by list name; `accessed`: the
     lists that each function accesses; `callees`: the functions that each function calls."""
 
@@ -84,10 +66,10 @@ class OwnLists:
         return frozenset(self.unit_of[name] for name in names if name in self.unit_of)
 
 
-NO_LISTS = OwnLists({}, {}, {})
+NO_LISTS = SingleUnitLists({}, {}, {})
 
 
-def own_lists(functions: Sequence[TreeFunction[LeafPlan]]) -> OwnLists:
+def own_lists(functions: Sequence[tree.TreeFunction[LeafPlan]]) -> SingleUnitLists:
     """Return the lists of a planned program that one unit alone accesses in functions."""
     found: dict[str, int] = {}
     accessed: dict[str, frozenset[str]] = {}
@@ -95,17 +77,17 @@ def own_lists(functions: Sequence[TreeFunction[LeafPlan]]) -> OwnLists:
         pairs = set(_accesses(function))
         accessed[function.name] = frozenset(name for name, _ in pairs)
         for name, unit in pairs if function.name != "main" else ():
-            found[name] = unit if found.get(name, unit) == unit else EVERYONE
+            found[name] = unit if found.get(name, unit) == unit else SEVERAL_UNITS
     for function in functions:
         for name in _other_names(function):
-            found[name] = EVERYONE
-    unit_of = {name: unit for name, unit in found.items() if unit != EVERYONE}
-    return OwnLists(unit_of, accessed, {f.name: called(f.body) for f in functions})
+            found[name] = SEVERAL_UNITS
+    unit_of = {name: unit for name, unit in found.items() if unit != SEVERAL_UNITS}
+    return SingleUnitLists(unit_of, accessed, {f.name: called(f.body) for f in functions})
 
 
-def _accesses(function: TreeFunction[LeafPlan]) -> Iterator[tuple[str, int]]:
+def _accesses(function: tree.TreeFunction[LeafPlan]) -> Iterator[tuple[str, int]]:
     """Yield each list that a function accesses, with the unit."""
-    for plan in leaves(function.body):
+    for plan in tree.leaves(function.body):
         for placed in plan.placed:
             names = [r.buffer.name for r in item_regions(placed.item) if r.buffer.kind == "list"]
             units = _units(placed) if names else set[int]()
@@ -113,21 +95,21 @@ def _accesses(function: TreeFunction[LeafPlan]) -> Iterator[tuple[str, int]]:
 
 
 def _units(placed: Placed) -> set[int]:
-    """Return the units that execute an item; EVERYONE for a statement."""
+    """Return the units that execute an item; SEVERAL_UNITS for a statement."""
     if isinstance(placed.item, Kernel):
         return {part.unit for part in placed.parts}
-    return {EVERYONE}
+    return {SEVERAL_UNITS}
 
 
-def _other_names(function: TreeFunction[LeafPlan]) -> Iterator[str]:
+def _other_names(function: tree.TreeFunction[LeafPlan]) -> Iterator[str]:
     """Yield the lists that are bound to params or rotated, and so have another name for a while."""
-    for node in walk(function.body):
-        if isinstance(node, Call):
+    for node in tree.walk(function.body):
+        if isinstance(node, tree.Call):
             yield from (access.buffer.name for _, access in node.tensors)
-        yield from swaps(rotation(node))
+        yield from tree.swaps(tree.rotation(node))
 
 
-Walked = tuple[Node[LeafWaits], Pending]
+Walked = tuple[tree.Node[LeafWaits], Pending]
 Matters = Callable[[Footprint], bool]
 
 NO_LEAF = -1
@@ -143,7 +125,7 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         is_main: bool,
         setting: SyncSetting,
         relevant: Callable[[Buffer], bool],
-        own: OwnLists = NO_LISTS,
+        own: SingleUnitLists = NO_LISTS,
     ) -> None:
         super().__init__()
         self._is_main = is_main
@@ -154,64 +136,64 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         self._later: Callable[[LeafPlan], BufferNames | None] = lambda plan: None
         self._renamed: dict[tuple[int, str], tuple[Footprint, Footprint]] = {}
 
-    def function(self, body: Node[LeafPlan]) -> Node[Schedule]:
+    def function(self, body: tree.Node[LeafPlan]) -> tree.Node[Schedule]:
         """Return the body with waits. When a function other than `main` returns, nothing is
         pending."""
         self._later = later_names(body, self._names, returns=not self._is_main)
-        items = body.children if isinstance(body, Seq) else (body,)
-        made, _ = self._ended(items, {}, None if self._is_main else _everything)
-        return _scheduled(joined(made))
+        items = body.children if isinstance(body, tree.Seq) else (body,)
+        made, _ = self._with_end_waits(items, {}, None if self._is_main else _everything)
+        return _scheduled(tree.joined(made))
 
-    def apart(self, body: Node[LeafPlan]) -> Node[Schedule]:
+    def per_unit_body(self, body: tree.Node[LeafPlan]) -> tree.Node[Schedule]:
         """Return the body of a function that each unit runs by itself."""
-        return _scheduled(map_leaves(body, self._apart))
+        return _scheduled(tree.map_leaves(body, self._per_unit_leaf))
 
-    def sequence(self, children: Sequence[Node[LeafPlan]], state: Pending) -> Walked:
-        made, state = self._ended(children, state, None)
-        return joined(made), state
+    def sequence(self, children: Sequence[tree.Node[LeafPlan]], state: Pending) -> Walked:
+        made, state = self._with_end_waits(children, state, None)
+        return tree.joined(made), state
 
     def leaf(self, body: LeafPlan, state: Pending) -> tuple[LeafWaits, Pending]:
-        leaf = self._walked(body, state)
+        leaf = self._leaf_waits(body, state)
         return leaf, leaf.pending()
 
     def loop(self, node: Loop[LeafPlan], state: Pending) -> Walked:
-        made, state = self._entered(node, self._waiting(state))
-        return joined(made), state
+        made, state = self._with_entry_waits(node, self._waiting(state))
+        return tree.joined(made), state
 
-    def call(self, call: Call[LeafPlan], state: Pending) -> Walked:
+    def call(self, call: tree.Call[LeafPlan], state: Pending) -> Walked:
         made = _made(self._waiting(state).settled(_everything))
         behind = self._waiting({})
         if self._is_main:
             for unit in sorted(self._own.pending_behind(call.function)):
                 behind.wait_for(unit, 1)
-        return joined([*made, super().call(call, state)[0], *_made(behind)]), {}
+        return tree.joined([*made, super().call(call, state)[0], *_made(behind)]), {}
 
-    def _ended(
-        self, children: Sequence[Node[LeafPlan]], state: Pending, end: Matters | None
-    ) -> tuple[list[Node[LeafWaits]], Pending]:
+    def _with_end_waits(
+        self, children: Sequence[tree.Node[LeafPlan]], state: Pending, end: Matters | None
+    ) -> tuple[list[tree.Node[LeafWaits]], Pending]:
         """Return the nodes in order, with waits after which everything that matters at the `end`
         is over.
 
         A leaf stays open for the waits of what follows it. A branch at the end has these waits in
         its arms, so an arm that touches nothing waits for no unit.
         """
-        made: list[Node[LeafWaits]] = []
+        made: list[tree.Node[LeafWaits]] = []
         last = self._waiting(state)
         for child in children:
             match child:
-                case Leaf(body):
+                case tree.Leaf(body):
                     made += _made(last)
-                    last = self._walked(body, last.pending())
-                case _ if is_loop(child):
-                    nodes, state = self._entered(child, last)
+                    last = self._leaf_waits(body, last.pending())
+                case _ if tree.is_loop(child):
+                    nodes, state = self._with_entry_waits(child, last)
                     made += nodes
                     last = self._waiting(state)
-                case If() if end and child is children[-1]:
+                case tree.If() if end and child is children[-1]:
                     node, state = self._ended_arms(child, last.pending(), end)
                     made += [*_made(last), node]
                     last = self._waiting(state)
                 case _:
-                    asked = last.settled(_everything) if isinstance(child, Call) else last
+                    asked = last.settled(_everything) if isinstance(child, tree.Call) else last
                     node, state = self.visit(child, asked.pending())
                     made += [*_made(asked), node]
                     last = self._waiting(state)
@@ -219,27 +201,29 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         return [*made, *_made(last)], last.pending()
 
     def _ended_arms(
-        self, branch: If[LeafPlan], state: Pending, end: Matters
-    ) -> tuple[Node[LeafWaits], Pending]:
+        self, branch: tree.If[LeafPlan], state: Pending, end: Matters
+    ) -> tuple[tree.Node[LeafWaits], Pending]:
         """Return a branch whose arms each end with the waits for everything that matters at the
         `end`."""
-        arms: list[Node[LeafWaits]] = []
+        arms: list[tree.Node[LeafWaits]] = []
         states: list[Pending] = []
         for arm in (branch.then, branch.orelse):
-            made, after = self._ended(arm.children if isinstance(arm, Seq) else (arm,), state, end)
-            arms.append(joined(made))
+            made, after = self._with_end_waits(
+                arm.children if isinstance(arm, tree.Seq) else (arm,), state, end
+            )
+            arms.append(tree.joined(made))
             states.append(after)
-        return rebuilt(branch, arms), self.merge(*states)
+        return tree.rebuilt(branch, arms), self.merge(*states)
 
-    def _entered(
+    def _with_entry_waits(
         self, loop: Loop[LeafPlan], before: LeafWaits
-    ) -> tuple[list[Node[LeafWaits]], Pending]:
+    ) -> tuple[list[tree.Node[LeafWaits]], Pending]:
         """Return the leaf before a loop, and the loop.
 
         What the body would wait for in every iteration is waited for once, before the loop. Waits
         that the body contains in any case are not repeated before it.
         """
-        if is_parallel(loop):
+        if tree.is_parallel(loop):
             return self._parallel(loop, before)
         matters = self._touched_by(loop)
         quiet = before.settled(matters)
@@ -255,21 +239,21 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         return [*_made(quiet), walked], after
 
     def _parallel(
-        self, loop: For[LeafPlan], before: LeafWaits
-    ) -> tuple[list[Node[LeafWaits]], Pending]:
+        self, loop: tree.For[LeafPlan], before: LeafWaits
+    ) -> tuple[list[tree.Node[LeafWaits]], Pending]:
         """Return a parallel loop. Its units run separate iterations without waits; before and
         after the loop they wait for each other."""
         asked = before.settled(_everything)
         met = self._waiting({})
-        met.meet()
-        made = map_leaves(loop, self._apart)
+        met.barrier()
+        made = tree.map_leaves(loop, self._per_unit_leaf)
         return [*_made(asked), made, *_made(met)], {}
 
     def _waiting(self, state: Pending) -> LeafWaits:
         """Return a leaf that contains nothing but waits."""
         return LeafWaits(NO_LEAF, state, self._setting, lambda name: True)
 
-    def _walked(self, body: LeafPlan, state: Pending) -> LeafWaits:
+    def _leaf_waits(self, body: LeafPlan, state: Pending) -> LeafWaits:
         """Return a leaf with the waits that its items need after the pending accesses `state`."""
         number = self._numbers.setdefault(id(body), len(self._numbers))
         names = self._later(body)
@@ -281,17 +265,17 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
             leaf.close_wave()
         return leaf
 
-    def _apart(self, body: LeafPlan) -> LeafWaits:
+    def _per_unit_leaf(self, body: LeafPlan) -> LeafWaits:
         """Return a leaf that each unit runs by itself."""
         leaf = LeafWaits(NO_LEAF, {}, self._setting, lambda name: False, publishes=False)
         for placed in body.placed:
             leaf.append(placed, ())
         return leaf
 
-    def _pairs(self, node: Node[LeafWaits]) -> NDArray[np.int64]:
+    def _pairs(self, node: tree.Node[LeafWaits]) -> NDArray[np.int64]:
         """Return [u, v]: the number of times unit u waits for unit v, in the text."""
         found = np.zeros((self._setting.units, self._setting.units), np.int64)
-        return sum((leaf.pairs for leaf in leaves(node)), start=found)
+        return sum((leaf.pairs for leaf in tree.leaves(node)), start=found)
 
     def _footprints(self, placed: Placed) -> tuple[Footprint, ...]:
         """Return the footprints that other units may have to wait for."""
@@ -324,9 +308,9 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         alone = {buffer.name for buffer in independent if len(near(buffer.name)) == 1}
         return {key: one for key, one in state.items() if one[0].footprint.buffer.name not in alone}
 
-    def rotate(self, state: Pending, pairs: Rotation) -> Pending:
-        names = swaps(pairs)
-        turned: dict[TouchKey, tuple[Touch, Mask]] = {}
+    def rotate(self, state: Pending, pairs: tree.Rotation) -> Pending:
+        names = tree.swaps(pairs)
+        turned: dict[TouchKey, tuple[AccessRecord, Mask]] = {}
         for touch, seen in state.values():
             buffer = names.get(touch.footprint.buffer.name)
             if buffer is not None:
@@ -353,11 +337,11 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         inside."""
         reads: set[str] = set()
         writes: set[str] = set()
-        for node in walk(loop):
-            if isinstance(node, Call):
+        for node in tree.walk(loop):
+            if isinstance(node, tree.Call):
                 return _everything
-            writes.update(swaps(rotation(node)))
-        for region in (region for plan in leaves(loop) for region in plan.regions):
+            writes.update(tree.swaps(tree.rotation(node)))
+        for region in (region for plan in tree.leaves(loop) for region in plan.regions):
             (writes if region.write else reads).add(region.buffer.name)
 
         def matters(footprint: Footprint) -> bool:
@@ -372,10 +356,10 @@ def _everything(_: Footprint) -> bool:
     return True
 
 
-def _made(leaf: LeafWaits) -> list[Node[LeafWaits]]:
+def _made(leaf: LeafWaits) -> list[tree.Node[LeafWaits]]:
     """Return the leaf in a list, empty if the leaf is."""
-    return [] if leaf.is_empty else [Leaf(leaf)]
+    return [] if leaf.is_empty else [tree.Leaf(leaf)]
 
 
-def _scheduled(node: Node[LeafWaits]) -> Node[Schedule]:
-    return map_leaves(node, LeafWaits.schedule)
+def _scheduled(node: tree.Node[LeafWaits]) -> tree.Node[Schedule]:
+    return tree.map_leaves(node, LeafWaits.schedule)

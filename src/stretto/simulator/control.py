@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NoReturn, Protocol
 
@@ -20,7 +20,21 @@ from stretto.device.evaluate import Number, evaluate
 from stretto.device.expr import Buffer, Expr, Reg, expr_atoms, loads, size_name
 from stretto.device.program import DeviceProgram, Schedule
 from stretto.device.runs import Estimator, called, reached
-from stretto.device.tree import Call, For, If, Leaf, Let, Loop, Node, Seq, While, children, title
+from stretto.device.tree import (
+    Call,
+    Conditional,
+    Execution,
+    For,
+    If,
+    Leaf,
+    Let,
+    Loop,
+    Node,
+    Seq,
+    While,
+    children,
+    title,
+)
 from stretto.errors import ScheduleError
 from stretto.ir.sizes import Size, Symbol, usual_value
 
@@ -33,6 +47,9 @@ MOST_DEPTH = 64
 class Choices(Protocol):
     """Decides branches and loops that depend on values read from memory."""
 
+    depth: int
+    """Largest number of nested activations of a recursive function."""
+
     def arm(self, node: If[Schedule], seconds: tuple[float, float], ends: tuple[bool, bool]) -> int:
         """Return the arm to take: 0 for `then`, 1 for `orelse`. seconds: estimates of both. ends:
         True for an arm that must not be taken, since the recursion would not end."""
@@ -42,24 +59,17 @@ class Choices(Protocol):
         """True if a loop has another iteration after `done` of them."""
         ...
 
-    def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
-        """Called when registers and sizes decide: `way` is the arm, or 1 if the loop continues and
-        0 if not."""
-        ...
+    def decided(self, node: If[Schedule] | Loop[Schedule], decision: int) -> None:
+        """Called when registers and sizes decide: `decision` is the arm, or 1 if the loop continues
+        and 0 if not."""
 
-    def enters(self, iteration: int | None) -> None:
+    def enter_iteration(self, iteration: int | None) -> None:
         """Called when an iteration of a parallel loop begins, to which the next decisions belong;
         None: after the loop."""
-        ...
-
-    @property
-    def depth(self) -> int:
-        """Largest number of nested activations of a recursive function."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
-class Assumed:
+class DefaultChoices(Choices):
     """Loops run `loop_trips` times, a branch takes the longer arm, recursion is `depth` deep."""
 
     loop_trips: int = 16
@@ -73,19 +83,17 @@ class Assumed:
     def goes_on(self, node: Loop[Schedule], done: int) -> bool:
         return done < self.loop_trips
 
-    def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
-        pass
-
-    def enters(self, iteration: int | None) -> None:
-        pass
-
 
 @dataclass(slots=True)
-class Asked:
+class CountingChoices(Choices):
     """Delegates the decisions, and counts them; the bounds of a `for` count once."""
 
     choices: Choices
     count: int = 0
+    depth: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.depth = self.choices.depth
 
     def arm(self, node: If[Schedule], seconds: tuple[float, float], ends: tuple[bool, bool]) -> int:
         self.count += 1
@@ -95,15 +103,11 @@ class Asked:
         self.count += not isinstance(node, For) or done == 0
         return self.choices.goes_on(node, done)
 
-    def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
-        self.choices.passes(node, way)
+    def decided(self, node: If[Schedule] | Loop[Schedule], decision: int) -> None:
+        self.choices.decided(node, decision)
 
-    def enters(self, iteration: int | None) -> None:
-        self.choices.enters(iteration)
-
-    @property
-    def depth(self) -> int:
-        return self.choices.depth
+    def enter_iteration(self, iteration: int | None) -> None:
+        self.choices.enter_iteration(iteration)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +169,11 @@ def leaf_numbers(program: DeviceProgram) -> tuple[dict[int, int], list[str]]:
     return numbers, titles
 
 
-class Walk:
+_Registers = dict[str, Number]
+"""The known values of an activation, by name."""
+
+
+class Walk(Execution[Schedule, _Registers]):
     """The path through a program; `visits` yields its leaves. leaf: estimates a leaf's seconds."""
 
     def __init__(
@@ -184,7 +192,7 @@ class Walk:
         self._numbers, self.titles = leaf_numbers(program)
         bodies = {function.name: function.body for function in functions}
         self._estimator = Estimator(bodies, leaf, costs)
-        self._active: list[str] = []
+        self._active = ["main"]
         self._owner: int | None = None
         self._count = 0
         taken = dict(costs.taken)
@@ -196,106 +204,80 @@ class Walk:
     def visits(self) -> Iterator[Visit]:
         """Yield the leaves. Raises ScheduleError for a run that reaches too many, or whose
         recursion does not end."""
-        return self._call("main", dict(self._sizes))
+        for leaf, registers in self.leaves(self._functions["main"].body, dict(self._sizes)):
+            yield self._visit(leaf, registers)
 
-    def _call(self, name: str, registers: dict[str, Number]) -> Iterator[Visit]:
-        if self._active.count(name) > MOST_DEPTH:
-            raise ScheduleError(
-                f"the recursion of {name} does not end on the path that the simulator takes",
-                remedy="simulate it with a depth of 1, or a part of it",
-            )
-        self._active.append(name)
-        yield from self._node(self._functions[name].body, registers)
-        self._active.pop()
-
-    def _node(self, node: Node[Schedule], registers: dict[str, Number]) -> Iterator[Visit]:
-        match node:
-            case Leaf(schedule):
-                yield self._visit(node, schedule, registers)
-            case Seq():
-                for child in children(node):
-                    yield from self._node(child, registers)
-            case For():
-                yield from self._for(node, registers)
-            case While():
-                yield from self._while(node, registers)
-            case If(condition, then, orelse):
-                taken = registers.get(condition.name)
-                if taken is None:
-                    seconds = self._estimator.node(then), self._estimator.node(orelse)
-                    ends = self._is_too_deep(then), self._is_too_deep(orelse)
-                    taken = self._choices.arm(node, seconds, ends) == 0
-                else:
-                    self._choices.passes(node, 0 if taken else 1)
-                yield from self._node(then if taken else orelse, registers)
-            case Call():
-                arguments = dict(self._sizes)
-                for register, value in node.registers:
-                    if (number := self._value(value, registers)) is not None:
-                        arguments[register.name] = number
-                yield from self._call(node.function, arguments)
-                for mine, theirs in node.results:
-                    self._assign(mine.name, arguments.get(theirs.name), registers)
-
-    def _visit(
-        self, node: Leaf[Schedule], schedule: Schedule, registers: dict[str, Number]
-    ) -> Visit:
+    def _visit(self, node: Leaf[Schedule], registers: _Registers) -> Visit:
         self._count += 1
         if self._count > MOST_VISITS:
             raise ScheduleError(
                 f"the run reaches more than {MOST_VISITS:,} leaves of the program",
                 remedy="simulate it with fewer trips of its loops, or smaller inputs",
             )
-        for statement in schedule.statements:
+        for statement in node.body.statements:
             if isinstance(statement, Let):
                 value = self._value(statement.value, registers)
                 self._assign(statement.reg.name, value, registers)
-        return Visit(self._numbers[id(node)], schedule, dict(registers), self._owner)
+        return Visit(self._numbers[id(node)], node.body, dict(registers), self._owner)
 
-    def _for(self, node: For[Schedule], registers: dict[str, Number]) -> Iterator[Visit]:
-        bounds = self._value(node.start, registers), self._value(node.stop, registers)
-        if bounds[0] is not None and bounds[1] is not None:
-            for done, position in enumerate(range(int(bounds[0]), int(bounds[1]), node.step)):
+    def call(
+        self, node: Call[Schedule], state: _Registers
+    ) -> Iterator[tuple[Node[Schedule], _Registers]]:
+        arguments = dict(self._sizes)
+        for register, value in node.registers:
+            if (number := self._value(value, state)) is not None:
+                arguments[register.name] = number
+        name = node.function
+        if self._active.count(name) > MOST_DEPTH:
+            raise ScheduleError(
+                f"the recursion of {name} does not end on the path that the simulator takes",
+                remedy="simulate it with a depth of 1, or a part of it",
+            )
+        self._active.append(name)
+        yield self._functions[name].body, arguments
+        self._active.pop()
+        for mine, theirs in node.results:
+            self._assign(mine.name, arguments.get(theirs.name), state)
+
+    def trips(self, node: For[Schedule], state: _Registers) -> Iterator[None]:
+        start, stop = self._value(node.start, state), self._value(node.stop, state)
+        if start is not None and stop is not None:
+            for done, position in enumerate(range(int(start), int(stop), node.step)):
                 if not node.parallel:  # else a unit has recorded only its own iterations
-                    self._choices.passes(node, 1)
-                registers[node.index.name] = position
-                yield from self._iteration(node, done, registers)
+                    self._choices.decided(node, 1)
+                state[node.index.name] = position
+                yield from self._iteration(node, done)
             if not node.parallel:
-                self._choices.passes(node, 0)
+                self._choices.decided(node, 0)
             return
         done = 0
         while self._goes_on(node, done):
-            first = None if bounds[0] is None else int(bounds[0]) + done * node.step
-            self._assign(node.index.name, first, registers)
-            yield from self._iteration(node, done, registers)
+            position = None if start is None else int(start) + done * node.step
+            self._assign(node.index.name, position, state)
+            yield from self._iteration(node, done)
             done += 1
 
-    def _iteration(
-        self, node: For[Schedule], done: int, registers: dict[str, Number]
-    ) -> Iterator[Visit]:
-        """Walk iteration number `done`, from 0, of a loop."""
+    def _iteration(self, node: For[Schedule], done: int) -> Iterator[None]:
+        """Yield for iteration number `done`, from 0, of a loop."""
         if not node.parallel:
-            yield from self._node(node.body, registers)
+            yield
             return
         self._owner = done % self._program.units
-        self._choices.enters(done)
-        yield from self._node(node.body, registers)
-        self._choices.enters(None)
+        self._choices.enter_iteration(done)
+        yield
+        self._choices.enter_iteration(None)
         self._owner = None
 
-    def _while(self, node: While[Schedule], registers: dict[str, Number]) -> Iterator[Visit]:
-        done = 0
-        while True:
-            yield from self._node(node.head, registers)
-            goes_on = registers.get(node.condition.name)
-            if goes_on is None:
-                goes_on = self._goes_on(node, done)
-            else:
-                self._choices.passes(node, int(bool(goes_on)))
-            if not goes_on:
-                return
-            done += 1
-            yield from self._node(node.body, registers)
+    def holds(self, node: Conditional[Schedule], state: _Registers, done: int) -> bool:
+        known = state.get(node.condition.name)
+        if known is not None:
+            self._choices.decided(node, int(bool(known) is not isinstance(node, If)))
+            return bool(known)
+        if not isinstance(node, If):
+            return self._goes_on(node, done)
+        seconds = self._estimator.node(node.then), self._estimator.node(node.orelse)
+        ends = self._is_too_deep(node.then), self._is_too_deep(node.orelse)
+        return self._choices.arm(node, seconds, ends) == 0
 
     def _goes_on(self, node: Loop[Schedule], done: int) -> bool:
         return not self._is_too_deep(node.body) and self._choices.goes_on(node, done)
@@ -339,7 +321,7 @@ def _needed(expr: Expr) -> frozenset[str] | None:
 ANY_DEPTH = 1_000_000
 
 
-class Recorded:
+class RecordedChoices(Choices):
     """Repeats the recorded decisions of each branch and loop, in their order; each has its node's
     title, the decision, and the unit that made it. All units decide alike, except in iterations
     of parallel loops, of which each unit runs its own, in turn."""
@@ -348,11 +330,11 @@ class Recorded:
 
     def __init__(self, decisions: Iterable[tuple[str, int, int]]) -> None:
         self._decisions = defaultdict[tuple[str, int], deque[int]](deque)
-        for name, way, unit in decisions:
-            self._decisions[name, unit].append(way)
+        for name, decision, unit in decisions:
+            self._decisions[name, unit].append(decision)
         self._units = 1 + max((unit for _, unit in self._decisions), default=0)
         self._unit = 0
-        self._met = set[tuple[str, int]]()
+        self._reached_nodes = set[tuple[str, int]]()
 
     def arm(self, node: If[Schedule], seconds: tuple[float, float], ends: tuple[bool, bool]) -> int:
         return self._next(node)
@@ -360,31 +342,31 @@ class Recorded:
     def goes_on(self, node: Loop[Schedule], done: int) -> bool:
         return bool(self._next(node))
 
-    def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
-        if (title(node), self._unit) in self._decisions and self._next(node) != way:
-            raise _misfit(f"{title(node)} is decided differently here")
+    def decided(self, node: If[Schedule] | Loop[Schedule], decision: int) -> None:
+        if (title(node), self._unit) in self._decisions and self._next(node) != decision:
+            raise _mismatch(f"{title(node)} is decided differently here")
 
-    def enters(self, iteration: int | None) -> None:
+    def enter_iteration(self, iteration: int | None) -> None:
         self._unit = 0 if iteration is None else iteration % self._units
 
     def require_end(self) -> None:
         """Raise ScheduleError if the recorded run has more decisions of a branch or loop that was
         reached."""
-        for name, unit in self._met:  # the unused decisions of other units are the same
+        for name, unit in self._reached_nodes:  # the unused decisions of other units are the same
             if self._decisions[name, unit]:
-                raise _misfit(f"it reached {name} more often")
+                raise _mismatch(f"it reached {name} more often")
 
     def _next(self, node: If[Schedule] | Loop[Schedule]) -> int:
         name = title(node)
-        self._met.add((name, self._unit))
+        self._reached_nodes.add((name, self._unit))
         if (name, self._unit) not in self._decisions:
-            raise _misfit(f"it never reached {name}")
+            raise _mismatch(f"it never reached {name}")
         if not self._decisions[name, self._unit]:
-            raise _misfit(f"it reached {name} less often")
+            raise _mismatch(f"it reached {name} less often")
         return self._decisions[name, self._unit].popleft()
 
 
-def _misfit(reason: str) -> ScheduleError:
+def _mismatch(reason: str) -> ScheduleError:
     return ScheduleError(
         f"the recorded run does not fit this program: {reason}",
         remedy="simulate it without a recorded run, with a number of trips",

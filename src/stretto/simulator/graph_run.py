@@ -24,14 +24,11 @@ from stretto.device.operator import Kernel
 from stretto.device.plan import Launch, Library
 from stretto.device.program import DeviceProgram, Run
 from stretto.device.tree import Leaf
-from stretto.simulator.channel import Channel
-from stretto.simulator.control import Assumed
-from stretto.simulator.devices import Device
+from stretto.simulator.control import DefaultChoices
+from stretto.simulator.devices import BlockNeeds, Device, Room, limits_of
 from stretto.simulator.library_kernels import library_estimate
-from stretto.simulator.occupancy import BlockNeeds, Room, limits_of
-from stretto.simulator.on_chip import kept_in_loops
 from stretto.simulator.simulate import simulate
-from stretto.simulator.work import TENSOR_TEMPLATE, Known, Residency, Works
+from stretto.simulator.work import TENSOR_TEMPLATE, Channel, Known, Residency, Works, kept_in_loops
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +317,7 @@ class Profiler:
 
     def _alone(self, launch: Launch) -> float:
         """Return the seconds of a launch by itself, without the launch overhead."""
-        trips = Assumed(self._costs.unknown_trips)
+        trips = DefaultChoices(self._costs.unknown_trips)
         kept = kept_in_loops(launch.program, self._device, self._costs)
         run = simulate(launch.program, self._device, trips, self._costs, kept)
         return max(run.seconds - self._device.launch_seconds, 0.0)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from stretto.device.costs import HOST_COSTS, CostModel
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
 from stretto.device.tree import Leaf, map_tree, walk
-from stretto.simulator.control import Asked, Assumed, Choices, leaf_numbers
+from stretto.simulator.control import Choices, CountingChoices, DefaultChoices, leaf_numbers
 from stretto.simulator.devices import Device
 from stretto.simulator.result import Simulation
 from stretto.simulator.simulate import simulate
@@ -59,7 +59,7 @@ def launch_per_kernel(
 ) -> Launches:
     """Simulate a run of a verified program in which each kernel is a launch. Arguments are those
     of `simulate`."""
-    chosen = Asked(choices or Assumed(costs.unknown_trips))
+    chosen = CountingChoices(choices or DefaultChoices(costs.unknown_trips))
     gap = max(device.next_launch_seconds - device.stage_seconds, 0.0)
     run = simulate(by_kernel(program), replace(device, wait_seconds=gap), chosen, costs)
     kernels = _kernels(program)

@@ -26,8 +26,7 @@ from stretto.device.expr import Buffer
 from stretto.device.operator import LibraryCall
 from stretto.device.regions import call_buffers
 from stretto.ir.types import DType
-from stretto.simulator.devices import Device
-from stretto.simulator.occupancy import BlockNeeds
+from stretto.simulator.devices import BlockNeeds, Device
 
 # ---- Work of a library call, by its operator and the shapes of its operands: an estimate, since
 # the library chooses its kernels itself.

@@ -26,11 +26,10 @@ from stretto.device.program import DeviceProgram, Item, Run, Signal, Wait
 from stretto.device.regions import statement_reads
 from stretto.device.tree import Check, Let
 from stretto.errors import ScheduleError
-from stretto.simulator.channel import Channel
-from stretto.simulator.control import Assumed, Choices, Visit, Walk
+from stretto.simulator.control import Choices, DefaultChoices, Visit, Walk
 from stretto.simulator.devices import Device
 from stretto.simulator.result import Bound, Cause, Segment, Simulation
-from stretto.simulator.work import Kept, Known, Residency, TaskWork, Works
+from stretto.simulator.work import Channel, Kept, Known, Residency, TaskWork, Works
 
 # ---- The loads of registers that cost a separate latency.
 #
@@ -40,26 +39,26 @@ from stretto.simulator.work import Kept, Known, Residency, TaskWork, Works
 
 
 @dataclass(slots=True)
-class Lookups:
-    """A sequence of register statements. coming: the registers that are loaded or computed from
+class LoadSequence:
+    """A sequence of register statements. pending: the registers that are loaded or computed from
     loaded ones."""
 
-    coming: set[Reg] = field(default_factory=set[Reg])
+    pending: set[Reg] = field(default_factory=set[Reg])
 
     def end(self) -> None:
         """End the sequence, at any other item or a control decision: the loads arrive."""
-        self.coming.clear()
+        self.pending.clear()
 
     def starts(self, item: Let | Check) -> bool:
         """Add the next statement; return True if it loads and must wait for the earlier loads, or
         is the first to load."""
         reads = any(True for expr in item.exprs for _ in loads(expr))
-        depends = not self.coming.isdisjoint(statement_reads(item))
-        starts = reads and (depends or not self.coming)
+        depends = not self.pending.isdisjoint(statement_reads(item))
+        starts = reads and (depends or not self.pending)
         if depends and (reads or isinstance(item, Check)):
             self.end()
         if isinstance(item, Let) and (reads or depends):
-            self.coming.add(item.reg)
+            self.pending.add(item.reg)
         return starts
 
 
@@ -141,7 +140,7 @@ def simulate(
     assume. costs: the assumed sizes. kept: by kernel, the part of its loads that a unit has on
     chip from its second task of the kernel on. Raises ScheduleError for a run that is too long.
     """
-    chosen = choices or Assumed(costs.unknown_trips)
+    chosen = choices or DefaultChoices(costs.unknown_trips)
     return Simulator(program, device, chosen, costs, kept=kept).run()
 
 
@@ -172,7 +171,7 @@ class _Unit:
     task: _Task | None = None
     blocked_since: float = 0.0
     begun: set[str] = field(default_factory=set[str])
-    lookups: Lookups = field(default_factory=Lookups)
+    lookups: LoadSequence = field(default_factory=LoadSequence)
     segments: list[Segment] = field(default_factory=list[Segment])
 
 
@@ -193,7 +192,7 @@ class Simulator:
         self.kept = kept
         self.repeated: dict[tuple[str, TaskWork], TaskWork] = {}
         self.walk = Walk(program, choices, costs, self.works.leaf_seconds)
-        self.coming = self.walk.visits()
+        self.path = self.walk.visits()
         self.visits: list[Visit] = []
         self.registers: list[Known] = []
         self.numbers = {kernel.name: n for n, kernel in enumerate(program.kernels)}
@@ -279,7 +278,7 @@ class Simulator:
         unit.visit += 1
         unit.lookups.end()
         if unit.visit == len(self.visits):
-            found = next(self.coming, None)
+            found = next(self.path, None)
             if found is None:
                 return False
             self.visits.append(found)
@@ -332,12 +331,12 @@ class Simulator:
         kernel = self.works.kernel(unit.run.kernel)
         work = self.works.task(kernel, number, self.registers[unit.visit])
         if kernel.name in self.kept:
-            work = self.work_of_next(unit, kernel.name, work)
+            work = self.work_with_kept(unit, kernel.name, work)
         missing = self.missing_of(unit, kernel, work)
         unit.task = _Task(self.numbers[kernel.name], number, work, missing, now)
         self.at(now + work.overhead, unit)
 
-    def work_of_next(self, unit: _Unit, kernel: str, work: TaskWork) -> TaskWork:
+    def work_with_kept(self, unit: _Unit, kernel: str, work: TaskWork) -> TaskWork:
         """Return the work of a task of a kernel of which the unit keeps constants on chip: less
         from the second task on."""
         if kernel not in unit.begun:

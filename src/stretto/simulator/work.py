@@ -3,19 +3,22 @@ moves."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import prod
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from math import inf, prod
 
 from stretto.device.analyses import meetings
 from stretto.device.costs import CostModel
-from stretto.device.evaluate import Number, Ranges, span_range, tile_ranges
+from stretto.device.evaluate import Number, Ranges, span_range, task_count, tile_ranges
 from stretto.device.expr import Access, Buffer, Extent, Index, Reg, Var
 from stretto.device.operator import Combine, Kernel, Operator, as_executed
+from stretto.device.program import DeviceProgram, Schedule
 from stretto.device.program import Run as Tasks
-from stretto.device.program import Schedule
 from stretto.device.regions import index_range, kernel_regions
+from stretto.device.runs import recursive_functions
+from stretto.device.tree import If, Leaf, Node, children, is_loop
 from stretto.ir.sizes import Product, Symbol
 from stretto.simulator.devices import Device
 from stretto.simulator.library_kernels import library_estimate
@@ -116,7 +119,7 @@ class Works:
     def _work(self, kernel: Kernel, tile: Ranges, registers: Mapping[str, Number]) -> TaskWork:
         if kernel.call is not None:
             return self._call(kernel)
-        compute, share = 0.0, 0.0
+        compute, computes = 0.0, False
         moved: dict[str, float] = {}
         made: set[Buffer] = set()
         for stage in kernel.stages:
@@ -127,10 +130,10 @@ class Works:
                 continue
             whole = max(self._costs.points(operator.dims), 1)
             compute += self._seconds(operator, stage.template.name) * points / whole
-            share = max(share, 1.0)
+            computes = True
             self._add_moved(operator, box, made, moved)
             made.add(operator.out.buffer)
-        if not share:
+        if not computes:
             return TaskWork(self._device.start_seconds, 0.0)
         if self._device.trusts_estimates and kernel.seconds > 0:
             compute = max(kernel.seconds * self._full_share(kernel, tile), 0.0)
@@ -251,3 +254,170 @@ class Residency:
         while sum(self._held.values()) > self._capacity:
             self._held.popitem(last=False)
         return missing
+
+
+# ---- Bandwidth that units share: each of n current transfers gets the same rate.
+#
+# The clock of a channel is the number of bytes that a transfer has got since the start. A
+# transfer of b bytes ends when the clock has advanced by b, even if other transfers start or end
+# meanwhile, so the current transfers are in one heap and nothing is recomputed when their number
+# changes.
+
+
+@dataclass(slots=True)
+class Channel:
+    """A shared rate. total: bytes per second of all transfers together. each: the most that one of
+    them gets.
+
+    Anything shared in this way can be transferred, such as arithmetic. Equal transfers that
+    begin together are one entry with their number.
+    """
+
+    total: float
+    each: float
+    now: float = 0.0
+    progress: float = 0.0
+    under_way: int = 0
+    ends: list[tuple[float, int, int]] = field(default_factory=list[tuple[float, int, int]])
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second of each current transfer."""
+        return min(self.each, self.total / max(self.under_way, 1))
+
+    @property
+    def next_end(self) -> float:
+        """Time when the next transfer ends, if no other one begins; infinite if there is none."""
+        if not self.ends:
+            return inf
+        return max(self.now, self.now + (self.ends[0][0] - self.progress) / self.rate)
+
+    def begin(self, now: float, unit: int, nbytes: float, count: int = 1) -> None:
+        """Begin a transfer of a unit, or `count` of them, of `nbytes` each."""
+        self._advance(now)
+        self.under_way += count
+        heappush(self.ends, (self.progress + nbytes, unit, count))
+
+    def end(self, now: float) -> int:
+        """End the next transfer, with those that began together with it, at `next_end`; return its
+        unit."""
+        reached, unit, count = self.ends[0]
+        self._advance(now)
+        # Rounding must not leave the clock before a transfer that has ended.
+        self.progress = max(self.progress, reached)
+        heappop(self.ends)
+        self.under_way -= count
+        return unit
+
+    def _advance(self, now: float) -> None:
+        self.progress += (now - self.now) * self.rate if self.ends else 0.0
+        self.now = now
+
+
+# ---- Weights that the units of a GPU keep on chip over a loop, estimated without printing the
+# program.
+#
+# Choices between plans are made before anything is printed. A persistent kernel loads weights
+# that a loop reads in every iteration once, and keeps them in registers and shared memory;
+# separate launches read them again each time. So a comparison without this estimate favours
+# launches.
+#
+# Assumptions: weights are the constants that a task reads at positions that depend only on its
+# number. A unit keeps those of a kernel of which it has one task in every iteration of the
+# innermost enclosing loop, the smallest kernels first, as long as they fit into
+# `Device.kept_registers` and, after them, `Device.kept_shared`; in a recursive function all
+# activations are iterations. Inner loops have priority over outer ones. Products on tensor cores,
+# which load their factors step by step, keep nothing. The printer counts by blocks of loads, and
+# ptxas may have fewer registers; the actual outcome is known only after the program is compiled.
+
+
+LEAST_BYTES = 2048
+"""Least number of bytes of a kernel's constants that a unit keeps."""
+
+
+def kept_in_loops(
+    program: DeviceProgram, device: Device, costs: CostModel, works: Works | None = None
+) -> Kept:
+    """Return what units keep of each kernel's constants. works: those of the program's kernels, if
+    computed already."""
+    if not device.kept_registers:
+        return {}
+    found = _Estimate(program, device, works or Works(program.kernels, device, costs), costs)
+    recursive = recursive_functions(program.tree)
+    for function in program.tree.functions:
+        if function.name in recursive:
+            found.keep(list(_leaves(function.body, branches=True)), 0)
+        found.node(function.body)
+    return found.kept
+
+
+@dataclass(slots=True)
+class _Estimate:
+    """The estimate of one program. kept: by kernel."""
+
+    program: DeviceProgram
+    device: Device
+    works: Works
+    costs: CostModel
+    kept: dict[str, KeptPart] = field(default_factory=dict[str, KeptPart])
+
+    def node(self, node: Node[Schedule]) -> int:
+        """Return the bytes that the loops in a node keep; of loops in sequence the maximum."""
+        inner = max(map(self.node, children(node)), default=0)
+        return self.keep(list(_iteration(node)), inner) if is_loop(node) else inner
+
+    def keep(self, schedules: list[Schedule], taken: int) -> int:
+        """Keep the constants that one iteration reads, in addition to `taken` bytes that inner
+        loops keep; return the bytes of all."""
+        counts = Counter(name for schedule in schedules for name in schedule.kernels)
+        wanted: list[tuple[float, str, dict[str, float]]] = []
+        for name, count in counts.items():
+            constants = self.constants(self.works.kernel(name)) if count == 1 else {}
+            if sum(constants.values()) >= LEAST_BYTES:
+                wanted.append((sum(constants.values()), name, constants))
+        in_registers, most = self.device.kept_registers, self._most
+        for nbytes, name, constants in sorted(wanted, key=lambda one: one[:2]):
+            part = min(max(most - taken, 0) / nbytes, 1.0)
+            shared = max(taken + part * nbytes - max(in_registers, taken), 0.0)
+            if part and name not in self.kept:
+                self.kept[name] = KeptPart(dict.fromkeys(constants, part), round(shared))
+                taken += round(part * nbytes)
+        return taken
+
+    @property
+    def _most(self) -> int:
+        return self.device.kept_registers + self.device.kept_shared
+
+    def constants(self, kernel: Kernel) -> dict[str, float]:
+        """Return the bytes of each constant that a kernel's task reads, if each unit has at most
+        one task; else none."""
+        registers = Known({}, self.costs.unknown_trips)
+        if kernel.call is not None or task_count(kernel, registers) > self.program.units:
+            return {}
+        if any(stage.template.name == TENSOR_TEMPLATE for stage in kernel.stages):
+            return {}
+        found = [load.access for stage in kernel.stages for load in stage.operator.reads()]
+        moving = {access.buffer.name for access in found if not _is_constant_read(access)}
+        fixed = {access.buffer.name for access in found if _is_constant_read(access)} - moving
+        work = self.works.task(kernel, 0, registers)
+        return {name: nbytes for name, nbytes in work.moved if name in fixed}
+
+
+def _is_constant_read(access: Access) -> bool:
+    """True if it accesses a constant, at positions that depend only on iteration variables."""
+    atoms = (atom for index in access.index for atom in index.atoms())
+    return access.buffer.kind == "constant" and all(isinstance(atom, Var) for atom in atoms)
+
+
+def _iteration(loop: Node[Schedule]) -> Iterator[Schedule]:
+    """Yield the leaves that run in every iteration of a loop, and in no inner loop."""
+    for child in children(loop):
+        yield from _leaves(child)
+
+
+def _leaves(node: Node[Schedule], *, branches: bool = False) -> Iterator[Schedule]:
+    if isinstance(node, Leaf):
+        yield node.body
+    elif not is_loop(node) and (branches or not isinstance(node, If)):
+        for child in children(node):
+            yield from _leaves(child, branches=branches)

@@ -13,8 +13,8 @@ from stretto.device.runs import (
     BY_VALUE,
     NEVER,
     Runs,
-    apart_functions,
     function_runs,
+    functions_in_parallel_loops,
     inside,
     reached,
     recursive_functions,
@@ -31,6 +31,7 @@ from stretto.device.tree import (
     Seq,
     TreeFunction,
     children,
+    flattened,
     inputs,
     is_parallel,
     leaves,
@@ -199,31 +200,25 @@ def _leaf_name(schedule: Schedule) -> str:
     return "registers" if any(isinstance(item, Let | Check) for item in items) else "waits"
 
 
-def _node_rows(node: Node[Schedule], depth: int, runs: Runs) -> Iterator[ScheduleRow]:
-    below = inside(node, runs)
-    match node:
-        case Leaf(schedule):
-            if any(schedule.units):
-                yield ScheduleRow(depth, _leaf_name(schedule), runs, schedule)
-            return
-        case Seq(nodes):
-            for child in nodes:
-                yield from _node_rows(child, depth, runs)
-            return
-        case If():
-            yield ScheduleRow(depth, title(node), runs)
+def _node_rows(body: Node[Schedule], depth: int, runs: Runs) -> Iterator[ScheduleRow]:
+    for node in flattened(body):
+        if isinstance(node, Leaf):
+            if any(node.body.units):
+                yield ScheduleRow(depth, _leaf_name(node.body), runs, node.body)
+            continue
+        below = inside(node, runs)
+        what = title(node)
+        if isinstance(node, For):
+            what += f", trips: {Runs().times(trip_count(node))}"
+        yield ScheduleRow(depth, what, runs)
+        if isinstance(node, If):
             for name, arm in (("then", node.then), ("else", node.orelse)):
                 if rows := list(_node_rows(arm, depth + 2, below)):
                     yield ScheduleRow(depth + 1, name, runs)
                     yield from rows
-            return
-        case For():
-            what = f"{title(node)}, trips: {Runs().times(trip_count(node))}"
-        case _:
-            what = title(node)
-    yield ScheduleRow(depth, what, runs)
-    for child in children(node):
-        yield from _node_rows(child, depth + 1, below)
+        else:
+            for child in children(node):
+                yield from _node_rows(child, depth + 1, below)
 
 
 def kernel_runs(program: DeviceProgram) -> dict[str, Runs]:
@@ -270,7 +265,7 @@ def decided(
     runs = function_runs(program.tree)
     recursive = recursive_functions(program.tree)
     rows: list[Decided] = []
-    alone = apart_functions(program.tree)
+    alone = functions_in_parallel_loops(program.tree)
     for function in program.tree.functions:
         sources = _Sources(function)
         loops = [node for node in walk(function.body) if is_parallel(node)]
@@ -299,7 +294,7 @@ def _control(node: Node[Schedule], runs: Runs) -> Iterator[tuple[Node[Schedule],
         yield node, runs
     below = inside(node, runs)
     for child in children(node):
-        yield from _control(child, runs if isinstance(node, Seq) else below)
+        yield from _control(child, below)
 
 
 def _why_call(node: Call[Schedule], recursive: frozenset[str] | set[str], is_apart: bool) -> str:

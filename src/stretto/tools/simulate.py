@@ -30,7 +30,7 @@ from stretto.options import Options
 from stretto.schedule.plan import make_plan
 from stretto.schedule.plan_cost import plan_seconds
 from stretto.schedule.plan_search import search_plan
-from stretto.simulator.control import Asked, Assumed, Choices, Recorded
+from stretto.simulator.control import Choices, CountingChoices, DefaultChoices, RecordedChoices
 from stretto.simulator.devices import GPUS, NAMES, Device, costs_on, cpu_device, find_device
 from stretto.simulator.launches import Launches, launch_per_kernel
 from stretto.simulator.result import Bound, Simulation
@@ -114,7 +114,9 @@ def simulate_model(
         program = _measured_program(model, machine, options)
     else:
         program = scheduled_program(model, machine, options)
-    choices: Choices = Assumed(machine.costs.unknown_trips if trips is None else trips, depth)
+    choices: Choices = DefaultChoices(
+        machine.costs.unknown_trips if trips is None else trips, depth
+    )
     if followed:
         threads = options.threads or 1
         here = replace(
@@ -136,7 +138,7 @@ def simulate_model(
         planned = plan_seconds(plan, device, machine.costs, copy.deepcopy(choices))
     again = copy.deepcopy(choices)  # recorded choices are consumed by a simulation
     found = simulate(program, device, choices, machine.costs, machine.kept_constants(program))
-    if isinstance(choices, Recorded):
+    if isinstance(choices, RecordedChoices):
         choices.require_end()
     if not device.target:
         return Simulated(model.name, program, found)
@@ -154,7 +156,10 @@ def predicted_seconds(fast: stretto.Compiled, options: Options) -> float:
     stages = fast.signatures[0].stages
     program, costs = stages.device, stages.machine.costs
     assert program is not None
-    device, asked = cpu_device(program.units, costs), Asked(Assumed(costs.unknown_trips))
+    device, asked = (
+        cpu_device(program.units, costs),
+        CountingChoices(DefaultChoices(costs.unknown_trips)),
+    )
     seconds = simulate(program, device, asked, costs).seconds
     if not asked.count:
         return seconds
@@ -193,7 +198,7 @@ def scheduled_program(model: Model, machine: Machine, options: Options) -> Devic
     return stages.device
 
 
-def followed_way(model: Model, options: Options, costs: CostModel | None) -> Recorded:
+def followed_way(model: Model, options: Options, costs: CostModel | None) -> RecordedChoices:
     """Return the recorded control decisions of a run of the model on this host. costs: those of
     another machine, which decide how its recursions are computed, because branches and loops
     follow from that."""
@@ -210,11 +215,11 @@ def followed_way(model: Model, options: Options, costs: CostModel | None) -> Rec
         return _way(Entry(key, captured, stages.executable, stages, 0.0, model.inputs), options)
 
 
-def _way(entry: Entry, options: Options) -> Recorded:
+def _way(entry: Entry, options: Options) -> RecordedChoices:
     """Return the control decisions of a run on the inputs that an entry was compiled with."""
     profiler = entry.stages.machine.profiler(entry.stages, options)
     assert profiler is not None
-    return Recorded(profiler.decisions(entry_inputs(entry)))
+    return RecordedChoices(profiler.decisions(entry_inputs(entry)))
 
 
 def _profiled(model: Model, machine: Machine, options: Options) -> tuple[DeviceProgram, Profile]:

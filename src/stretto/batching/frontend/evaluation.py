@@ -214,7 +214,7 @@ class Evaluation:
 
     def settle(self, type_: Type) -> None:
         """Merge the cells of lists, and those of dicts, that one variable may hold, since they are
-        not distinguishable at run time. Raises Again if cells were merged."""
+        not distinguishable at run time. Raises RestartRound if cells were merged."""
         if self.merge_cells(type_):
             raise RestartRound
 
@@ -266,7 +266,7 @@ class Evaluation:
     # ---- key types of dicts
 
     def has_keys(self, cell: int, key: Scalar) -> None:
-        """Record the key type of the dicts of a cell. Raises Again if it was not known, and
+        """Record the key type of the dicts of a cell. Raises RestartRound if it was not known, and
         CaptureError if they have keys of another type."""
         known = self.keys.get(self.merged_cell(cell))
         if known is None:

@@ -431,7 +431,8 @@ def selected(
     if len(uses) == 1:
         return uses[0][1]()
     half = 1 if len(uses) <= _FEW else len(uses) // 2
-    test = frame.assign("lt", Scalar.BOOL, number, Literal(uses[half][0]))
+    is_first = ("eq", uses[0][0]) if half == 1 else ("lt", uses[half][0])
+    test = frame.assign(is_first[0], Scalar.BOOL, number, Literal(is_first[1]))
     return either(
         frame,
         test.operand,

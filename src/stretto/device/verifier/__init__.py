@@ -29,35 +29,49 @@ docs/explanation/verifier.md states precisely what follows from these rules, and
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 from stretto.device.forms import Form, Lowered, Planned, Scheduled, Selected
 from stretto.device.normalize import normalize, sequential, single_kernels, tree_kernels
 from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram
 from stretto.device.regions import Body
-from stretto.device.runs import apart_functions
 from stretto.device.tree import Tree, leaves
-from stretto.device.verifier.aliases import check_aliases
-from stretto.device.verifier.assignment import (
-    OwnListCalls,
-    Proof,
-    apart_from,
-    check_registers,
-    own_lists,
-    relevance,
-)
+from stretto.device.verifier.assignment import check_registers
 from stretto.device.verifier.bounds import check_bounds
-from stretto.device.verifier.conformance import Origins, origins
+from stretto.device.verifier.conformance import Origins, check_conformance
 from stretto.device.verifier.form import check_form, check_kernels
 from stretto.device.verifier.initialisation import check_initialisation
 from stretto.device.verifier.ordering import Orders
-from stretto.device.verifier.parallel import check_apart, check_parallel
-from stretto.device.verifier.places import Places
+from stretto.device.verifier.parallel import check_called_in_parallel, check_parallel
+from stretto.device.verifier.places import Places, check_aliases
 from stretto.device.verifier.plans import as_program, check_words
-from stretto.device.verifier.races import RaceFinder
+from stretto.device.verifier.races import check_races
 from stretto.device.verifier.size_bounds import check_sized_bounds
 from stretto.device.verifier.symbols import check_interface, check_symbols
-from stretto.device.verifier.touched import Touched, check_coverage, check_templates
+from stretto.device.verifier.touched import ItemRegions, check_coverage, check_templates
+from stretto.ir.sizes import Symbol
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A proof that a program keeps the rules for all values of its symbols in their ranges.
+
+    in_range: number of accesses that depend on symbols and were proved to be in range.
+    at_run: number of those whose positions are known only at run time, when they are
+    checked.
+    """
+
+    symbols: tuple[Symbol, ...] = ()
+    in_range: int = 0
+    at_run: int = 0
+
+    def __str__(self) -> str:
+        if not self.symbols:
+            return "for its sizes"
+        ranges = ", ".join(symbol.declaration for symbol in self.symbols)
+        text = f"for {ranges}: {self.in_range} accesses in range"
+        return f"{text}, {self.at_run} checked in the run" if self.at_run else text
 
 
 def verify_form(form: Form, source: Tree[Body] | None = None) -> Proof:
@@ -108,8 +122,8 @@ def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> Proof:
     check_form(program)
     check_symbols(program)
     functions = program.tree.functions
-    touched = Touched({kernel.name: kernel for kernel in program.kernels})
-    check_apart(program, touched)
+    touched = ItemRegions({kernel.name: kernel for kernel in program.kernels})
+    check_called_in_parallel(program, touched)
     orders = Orders()
     places: dict[str, Places] = {}
     accesses: Counter[bool] = Counter()
@@ -124,21 +138,8 @@ def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> Proof:
     check_aliases(program, places, touched)
     found: Origins = {}
     if source is not None:
-        found = origins(program, normalize(source), touched)
+        found = check_conformance(program, normalize(source), touched)
     if program.units > 1:
-        relevant = relevance(program.tree, program.kernels)
-        alone = apart_functions(program.tree)  # each unit runs these without the others
-        own = own_lists(program, touched)
-        for function in functions:
-            if function.name in alone:
-                continue
-            calls = None
-            matters = relevant(function)
-            if function.name == "main":
-                calls = OwnListCalls(program, own)
-            else:
-                matters = apart_from(own, matters)
-            finder = RaceFinder(places[function.name], matters, orders, touched, found, calls)
-            finder.check(function.body, function.name)
+        check_races(program, places, orders, touched, found)
     check_initialisation(program, places, orders, touched)
     return Proof(program.symbols, accesses[True], accesses[False])

@@ -15,6 +15,7 @@ from math import prod
 
 import torch
 
+from stretto.device import tree
 from stretto.device.evaluate import Scope, Tensors, evaluate_tensor, variable
 from stretto.device.expr import (
     Access,
@@ -35,19 +36,7 @@ from stretto.device.expr import (
 from stretto.device.operator import Kernel, Stage
 from stretto.device.program import Schedule
 from stretto.device.regions import NOTHING, Interval, Ranges, index_range, span_range
-from stretto.device.tree import (
-    Call,
-    For,
-    Leaf,
-    Let,
-    Node,
-    Seq,
-    TreeFunction,
-    assigns,
-    trip_count,
-    walk,
-)
-from stretto.device.verifier.touched import Touched
+from stretto.device.verifier.touched import ItemRegions
 from stretto.errors import VerifyError
 from stretto.ir.sizes import Quantity, Symbol
 
@@ -62,13 +51,15 @@ MOST_POINTS = 1 << 20
 run."""
 
 
-def check_bounds(function: TreeFunction[Schedule], touched: Touched) -> None:
+def check_bounds(function: tree.TreeFunction[Schedule], touched: ItemRegions) -> None:
     """Raise VerifyError for an access of the function that is certainly out of range."""
     known = loop_ranges(function)
-    always = set(_unconditional(function.body))
-    for node in walk(function.body):
+    # The leaves that run in every iteration of the loops around them.
+    unconditional = tree.flattened(function.body, lambda node: isinstance(node, tree.For))
+    always = {id(node.body) for node in unconditional if isinstance(node, tree.Leaf)}
+    for node in tree.walk(function.body):
         match node:
-            case Leaf(schedule):
+            case tree.Leaf(schedule):
                 ranges = known if id(schedule) in always else NOTHING
                 for name in schedule.kernels:
                     if not touched.is_sized(name):
@@ -76,13 +67,13 @@ def check_bounds(function: TreeFunction[Schedule], touched: Touched) -> None:
                 for item in schedule.statements:
                     for expr in item.exprs:
                         StageBounds("a register statement", (), NOTHING).visit(expr, ())
-            case Call():
+            case tree.Call():
                 _check_call(node)
             case _:
                 pass
 
 
-def _check_once(kernel: Kernel, known: Known, touched: Touched) -> None:
+def _check_once(kernel: Kernel, known: Known, touched: ItemRegions) -> None:
     """Check a kernel once for each set of ranges of the registers that it reads."""
     names = {reg.name for reg in touched.registers(kernel.name)}
     mine = {reg: interval for reg, interval in known.items() if reg.name in names}
@@ -93,7 +84,7 @@ def _check_once(kernel: Kernel, known: Known, touched: Touched) -> None:
         touched.inside.add(key)
 
 
-def _check_call(call: Call[Schedule]) -> None:
+def _check_call(call: tree.Call[Schedule]) -> None:
     for param, access in call.tensors:
         if param.is_sized or access.buffer.is_sized:
             continue  # see `size_bounds`
@@ -107,21 +98,7 @@ def _check_call(call: Call[Schedule]) -> None:
             )
 
 
-def _unconditional(node: Node[Schedule]) -> Iterator[int]:
-    """Yield the ids of the leaves that run in every iteration of the loops around them."""
-    match node:
-        case Leaf(schedule):
-            yield id(schedule)
-        case Seq(children):
-            for child in children:
-                yield from _unconditional(child)
-        case For(body=body):
-            yield from _unconditional(body)
-        case _:
-            pass
-
-
-def loop_ranges(function: TreeFunction[Schedule]) -> dict[Reg, Interval]:
+def loop_ranges(function: tree.TreeFunction[Schedule]) -> dict[Reg, Interval]:
     """Return the ranges of loop indices with constant bounds, if nothing else assigns the
     register.
 
@@ -130,10 +107,10 @@ def loop_ranges(function: TreeFunction[Schedule]) -> dict[Reg, Interval]:
     """
     known: dict[Reg, Interval] = {}
     unknown: set[Reg] = set(function.params)
-    for node in walk(function.body):
+    for node in tree.walk(function.body):
         match node:
-            case For(index=index, step=step):
-                trips = trip_count(node)
+            case tree.For(index=index, step=step):
+                trips = tree.trip_count(node)
                 if trips is None or index in known:
                     unknown.add(index)
                 else:
@@ -141,14 +118,14 @@ def loop_ranges(function: TreeFunction[Schedule]) -> dict[Reg, Interval]:
                     assert first is not None
                     last = first + (max(trips, 1) - 1) * step
                     known[index] = min(first, last), max(first, last) + 1
-            case Leaf(schedule):
+            case tree.Leaf(schedule):
                 for item in schedule.statements:
-                    if isinstance(item, Let):
+                    if isinstance(item, tree.Let):
                         unknown.add(item.reg)
                     else:
                         unknown |= expr_regs(item.condition)
             case _:
-                unknown.update(assigns(node))
+                unknown.update(tree.assigns(node))
     return {reg: interval for reg, interval in known.items() if reg not in unknown}
 
 
@@ -234,7 +211,7 @@ class StageBounds:
     # ---- point by point ------------------------------------------------------------------------
     def _inside_everywhere(self, index: Index, end: int | None, guards: Guards) -> bool:
         values = (Position(index), *(condition for condition, _ in guards))
-        if any(_takes_a_run(value) for value in values):
+        if any(_depends_on_run_time(value) for value in values):
             return True
         atoms = [atom for value in values for atom in expr_atoms(value)]
         used = sorted({atom.number for atom in atoms if isinstance(atom, Var)})
@@ -250,7 +227,7 @@ class StageBounds:
         return not bool(outside.any())
 
 
-def _takes_a_run(expr: Expr) -> bool:
+def _depends_on_run_time(expr: Expr) -> bool:
     """Return True if the value depends on registers, sizes or memory."""
     return any(
         isinstance(part, Load) or (isinstance(part, Apply) and part.function == "checked")

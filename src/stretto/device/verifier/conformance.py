@@ -15,24 +15,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
+from stretto.device import tree
 from stretto.device.expr import Access
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, Item, Run, Schedule
 from stretto.device.regions import Body, Region, Statement, overlap
-from stretto.device.tree import (
-    Call,
-    Check,
-    Leaf,
-    Let,
-    Node,
-    Seq,
-    Tree,
-    TreeFunction,
-    children,
-    rebuilt,
-    with_inputs,
-)
-from stretto.device.verifier.touched import Touched
+from stretto.device.verifier.touched import ItemRegions
 from stretto.errors import VerifyError
 
 L = TypeVar("L")
@@ -52,7 +40,7 @@ class Origin:
             match item:
                 case Run(kernel=name):
                     yield self.kernels[name]
-                case Let() | Check():
+                case tree.Let() | tree.Check():
                     yield next(statements)
                 case _:
                     yield None
@@ -62,7 +50,9 @@ Origins = Mapping[int, Origin]
 """The origin of each leaf, by the `id` of its schedule."""
 
 
-def origins(program: DeviceProgram, source: Tree[Body], touched: Touched) -> Origins:
+def check_conformance(
+    program: DeviceProgram, source: tree.Tree[Body], touched: ItemRegions
+) -> Origins:
     """Return the origin of each leaf. Raise VerifyError if the program differs from its source in
     more than the order."""
     if program.tree.externals != source.externals:
@@ -77,37 +67,37 @@ def origins(program: DeviceProgram, source: Tree[Body], touched: Touched) -> Ori
     return comparison.found
 
 
-def _check_signature(ours: TreeFunction[Schedule], theirs: TreeFunction[Body]) -> None:
+def _check_signature(ours: tree.TreeFunction[Schedule], theirs: tree.TreeFunction[Body]) -> None:
     for what in ("params", "tensors", "written", "results", "locals"):
         if getattr(ours, what) != getattr(theirs, what):
             raise VerifyError(f"the {what} of function {ours.name} are not those of the source")
 
 
 class _Comparison:
-    def __init__(self, touched: Touched) -> None:
+    def __init__(self, touched: ItemRegions) -> None:
         self._touched = touched
         self.found: dict[int, Origin] = {}
 
-    def nodes(self, ours: Node[Schedule], theirs: Node[Body]) -> None:
-        mine = [node for node in _flat(ours) if not _only_waits(node)]
-        wanted = [node for node in _flat(theirs) if not _does_nothing(node)]
+    def nodes(self, ours: tree.Node[Schedule], theirs: tree.Node[Body]) -> None:
+        mine = [node for node in tree.flattened(ours) if not _only_waits(node)]
+        wanted = [node for node in tree.flattened(theirs) if not _does_nothing(node)]
         for one, other in zip(mine, wanted, strict=False):
             self._node(one, other)
         if len(mine) != len(wanted):
             raise VerifyError("the program has more or fewer control nodes than its source")
 
-    def _node(self, ours: Node[Schedule], theirs: Node[Body]) -> None:
+    def _node(self, ours: tree.Node[Schedule], theirs: tree.Node[Body]) -> None:
         kind = type(ours).__name__
         if type(theirs) is not type(ours):
             raise VerifyError(
                 f"the program has a {kind} node where its source has a {type(theirs).__name__} node"
             )
-        if isinstance(ours, Leaf) and isinstance(theirs, Leaf):
+        if isinstance(ours, tree.Leaf) and isinstance(theirs, tree.Leaf):
             self._leaf(ours.body, tuple(item for item in theirs.body if _is_run(item)))
             return
         if _head(ours) != _head(theirs):
             raise VerifyError(f"a {kind} node is not that of the source")
-        for one, other in zip(children(ours), children(theirs), strict=True):
+        for one, other in zip(tree.children(ours), tree.children(theirs), strict=True):
             self.nodes(one, other)
 
     # ---- leaves --------------------------------------------------------------------------------
@@ -122,7 +112,7 @@ class _Comparison:
             if self._touched.kernels[name] != kernel:
                 raise VerifyError(f"kernel {name} is not that of the source")
         statements = [(n, item) for n, item in enumerate(body) if not isinstance(item, Kernel)]
-        mine = [item for item in schedule.units[0] if isinstance(item, Let | Check)]
+        mine = [item for item in schedule.units[0] if isinstance(item, tree.Let | tree.Check)]
         if mine != [item for _, item in statements]:
             raise VerifyError("the register statements of a leaf are not those of its source")
         origin = Origin(
@@ -146,7 +136,7 @@ class _Needed:
     checks: int
 
 
-def _needed(body: Body, touched: Touched) -> dict[str, _Needed]:
+def _needed(body: Body, touched: ItemRegions) -> dict[str, _Needed]:
     versions: Counter[str] = Counter()
     checks = 0
     needed: dict[str, _Needed] = {}
@@ -155,15 +145,15 @@ def _needed(body: Body, touched: Touched) -> dict[str, _Needed]:
             case Kernel(name=name):
                 read = {reg.name for reg in touched.registers(name)}
                 needed[name] = _Needed({reg: versions[reg] for reg in read}, checks)
-            case Let(reg=reg):
+            case tree.Let(reg=reg):
                 versions[reg.name] += 1
-            case Check():
+            case tree.Check():
                 checks += 1
     return needed
 
 
 def _check_registers(
-    items: tuple[Item, ...], needed: Mapping[str, _Needed], touched: Touched
+    items: tuple[Item, ...], needed: Mapping[str, _Needed], touched: ItemRegions
 ) -> None:
     versions: Counter[str] = Counter()
     checks = 0
@@ -179,15 +169,15 @@ def _check_registers(
                         )
                 if checks < wanted.checks:
                     raise VerifyError(f"kernel {name} runs before a check that it may rely on")
-            case Let(reg=reg):
+            case tree.Let(reg=reg):
                 versions[reg.name] += 1
-            case Check():
+            case tree.Check():
                 checks += 1
             case _:
                 pass
 
 
-def check_unit_order(items: tuple[Item, ...], origin: Origin, touched: Touched) -> None:
+def check_unit_order(items: tuple[Item, ...], origin: Origin, touched: ItemRegions) -> None:
     """Check that each unit accesses any memory in the order of the source.
 
     Most units keep the order of the source as a whole, which is tested first and quickly.
@@ -233,45 +223,36 @@ def what_of(item: Item) -> str:
     match item:
         case Run(kernel=name):
             return f"kernel {name}"
-        case Let(reg=register):
+        case tree.Let(reg=register):
             return f"let {register.name}"
         case _:
             return "a check"
 
 
-def _head(node: Node[L]) -> Node[None]:
+def _head(node: tree.Node[L]) -> tree.Node[None]:
     """Return a control node without the nodes below it. Places bound by calls become positions in
     memory."""
-    if isinstance(node, Call):
-        placed = with_inputs(node, lambda value: value, _flat_access)
-        return cast("Node[None]", placed)
-    return rebuilt(node, [_NOTHING for _ in children(node)])
+    if isinstance(node, tree.Call):
+        placed = tree.with_inputs(node, lambda value: value, _flat_access)
+        return cast("tree.Node[None]", placed)
+    return tree.rebuilt(node, [_NOTHING for _ in tree.children(node)])
 
 
-_NOTHING: Leaf[None] = Leaf(None)
+_NOTHING: tree.Leaf[None] = tree.Leaf(None)
 
 
 def _flat_access(access: Access) -> Access:
     return Access(access.buffer, (1,), (access.offset,))
 
 
-def _flat(node: Node[L]) -> Iterator[Node[L]]:
-    """Yield the nodes in order, with sequences flattened."""
-    if isinstance(node, Seq):
-        for child in node.children:
-            yield from _flat(child)
-    else:
-        yield node
-
-
-def _only_waits(node: Node[Schedule]) -> bool:
-    return isinstance(node, Leaf) and not any(
-        isinstance(item, Run | Let | Check) for items in node.body.units for item in items
+def _only_waits(node: tree.Node[Schedule]) -> bool:
+    return isinstance(node, tree.Leaf) and not any(
+        isinstance(item, Run | tree.Let | tree.Check) for items in node.body.units for item in items
     )
 
 
-def _does_nothing(node: Node[Body]) -> bool:
-    return isinstance(node, Leaf) and not any(_is_run(item) for item in node.body)
+def _does_nothing(node: tree.Node[Body]) -> bool:
+    return isinstance(node, tree.Leaf) and not any(_is_run(item) for item in node.body)
 
 
 def _is_run(item: Statement) -> bool:

@@ -31,8 +31,17 @@ from stretto.device.expr import (
     parts,
 )
 from stretto.device.functions import FUNCTIONS, Result
-from stretto.device.operator import ATTEND, SCANS, SORTS, Combine, Kernel, Operator, Stage
-from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
+from stretto.device.operator import (
+    ATTEND,
+    POSITIONS,
+    SCANS,
+    SORTS,
+    Combine,
+    Kernel,
+    Operator,
+    Stage,
+)
+from stretto.device.program import FRAME_ALIGNMENT, DeviceProgram, Item, Run, Schedule, Signal, Wait
 from stretto.device.regions import call_buffers, kernel_reads
 from stretto.device.tree import (
     Call,
@@ -47,7 +56,7 @@ from stretto.device.tree import (
     walk,
 )
 from stretto.device.user_kernels import kernel_of, whole_dims
-from stretto.device.verifier.parallel import apart_schedules
+from stretto.device.verifier.parallel import parallel_schedules
 from stretto.errors import VerifyError
 from stretto.ir.size_bounds import at_most
 from stretto.ir.types import DType
@@ -55,7 +64,7 @@ from stretto.ir.types import DType
 # ---- Arguments fit scalar functions, and results have the dtype of the memory they are stored in.
 
 
-POSITIONS = ("argmax", "argmin", *SORTS)
+POSITION_RESULTS = (*POSITIONS, *SORTS)
 """Combines whose result is an i64 position for any operand dtype."""
 
 
@@ -66,7 +75,7 @@ def check_operator_types(operator: Operator, what: str) -> None:
     for index in operator.out.index:
         for part in index_parts(index):
             _check(part, what)
-    result = DType.I64 if operator.combine in POSITIONS else operator.value.dtype
+    result = DType.I64 if operator.combine in POSITION_RESULTS else operator.value.dtype
     buffer = operator.out.buffer
     halves = operator.accumulate and buffer.dtype in (DType.F16, DType.BF16)
     if result is not buffer.dtype and not (halves and result is DType.F32):
@@ -166,7 +175,7 @@ def check_form(program: DeviceProgram) -> None:
     _check_frames(program)
     buffers = {name: frozenset(kernel_buffers(kernel)) for name, kernel in kernels.items()}
     check_kernels(program.kernels)
-    apart = apart_schedules(program.tree)
+    apart = parallel_schedules(program.tree)
     for function in program.tree.functions:
         scope = _scope(function, program.tree.externals)
         for node in walk(function.body):
@@ -222,9 +231,10 @@ def _check_frames(program: DeviceProgram) -> None:
         placed = [name for name, _ in frame.placements]
         if len(set(placed)) != len(placed) or not set(placed) <= {b.name for b in function.locals}:
             raise VerifyError(f"the frame of {function.name} places what is not a local buffer")
-        if frame.nbytes < 0 or frame.nbytes % 64:
+        if frame.nbytes < 0 or frame.nbytes % FRAME_ALIGNMENT:
             raise VerifyError(
-                f"the frame of {function.name} has {frame.nbytes} bytes, no multiple of 64"
+                f"the frame of {function.name} has {frame.nbytes} bytes, no multiple of "
+                f"{FRAME_ALIGNMENT}"
             )
 
 

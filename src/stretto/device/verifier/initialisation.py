@@ -39,9 +39,9 @@ from stretto.device.verifier.assignment import function_calls
 from stretto.device.verifier.cells import Cells, Selection
 from stretto.device.verifier.conformance import what_of
 from stretto.device.verifier.ordering import Orders
-from stretto.device.verifier.places import Places
+from stretto.device.verifier.places import Places, bound_region
 from stretto.device.verifier.symbols import seen_size
-from stretto.device.verifier.touched import Touched
+from stretto.device.verifier.touched import ItemRegions
 from stretto.errors import VerifyError
 
 Masks = dict[str, Mask]
@@ -129,7 +129,7 @@ class Summary:
 
 
 def check_initialisation(
-    program: DeviceProgram, places: Mapping[str, Places], orders: Orders, touched: Touched
+    program: DeviceProgram, places: Mapping[str, Places], orders: Orders, touched: ItemRegions
 ) -> None:
     """Raise VerifyError for a read of memory that may be unwritten or overwritten.
 
@@ -162,7 +162,7 @@ class _Checker(Facts[Schedule, State]):
         places: Places,
         summaries: Mapping[str, Summary],
         orders: Orders,
-        touched: Touched,
+        touched: ItemRegions,
     ) -> None:
         super().__init__()
         self._function = function
@@ -340,20 +340,6 @@ class _Checker(Facts[Schedule, State]):
         return call, draft.state
 
 
-def bound_region(param: Buffer, access: Access, write: bool) -> Region:
-    """Return the memory of the caller that a param is bound to."""
-    buffer = access.buffer
-    offset = access.offset
-    if not offset.is_const:
-        return whole(buffer, write)
-    box = (offset.const, offset.const + param.elements)
-    if not _is_static(buffer) or not _is_static(param):
-        return whole(buffer, write)
-    return Region(
-        buffer, (buffer.elements,), (None if box == (0, buffer.elements) else box,), write
-    )
-
-
 def _fills(call: Call[Schedule], param: Buffer, access: Access) -> bool:
     """Return True if a param covers the whole of a buffer, also for sizes that are known only at
     the call."""
@@ -369,20 +355,16 @@ def _is_known(buffer: Buffer) -> bool:
     return all(map(is_known, buffer.shape))
 
 
-def _is_static(buffer: Buffer) -> bool:
-    return all(isinstance(dim, int) for dim in buffer.shape)
-
-
 def loose_names(program: DeviceProgram) -> frozenset[str]:
     """Return the names of the buffers for which reads are not proved to find written elements."""
-    touched = Touched({kernel.name: kernel for kernel in program.kernels})
+    touched = ItemRegions({kernel.name: kernel for kernel in program.kernels})
     summaries = {function.name: Summary() for function in program.tree.functions}
     found = _loose_buffers(program.tree, touched, summaries)
     return frozenset(name for names in found.values() for name in names)
 
 
 def _loose_buffers(
-    tree: Tree[Schedule], touched: Touched, summaries: Mapping[str, Summary]
+    tree: Tree[Schedule], touched: ItemRegions, summaries: Mapping[str, Summary]
 ) -> dict[str, frozenset[str]]:
     """Return for each function the names of the buffers that are lists or written at unknown
     positions.
@@ -419,7 +401,7 @@ def _loose_buffers(
     return {name: frozenset(found) for name, found in loose.items()}
 
 
-def _written_outputs(tree: Tree[Schedule], touched: Touched) -> dict[str, set[Buffer]]:
+def _written_outputs(tree: Tree[Schedule], touched: ItemRegions) -> dict[str, set[Buffer]]:
     """Return for each function the outputs that it or its callees may write by their own names."""
     found = {
         f.name: {

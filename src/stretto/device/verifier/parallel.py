@@ -26,7 +26,12 @@ from math import prod
 from stretto.device.expr import Access, Buffer, Index, Reg, loads
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, FrameLayout, Run, Schedule, Signal, Wait
-from stretto.device.runs import apart_functions, called, called_outside, reached
+from stretto.device.runs import (
+    called,
+    called_outside_parallel_loops,
+    functions_in_parallel_loops,
+    reached,
+)
 from stretto.device.tree import (
     Call,
     For,
@@ -44,36 +49,38 @@ from stretto.device.tree import (
     walk,
 )
 from stretto.device.verifier.ordering import Orders
-from stretto.device.verifier.touched import Touched
+from stretto.device.verifier.touched import ItemRegions
 from stretto.errors import VerifyError
 
 
-def apart_schedules(tree: Tree[Schedule]) -> dict[int, Schedule]:
+def parallel_schedules(tree: Tree[Schedule]) -> dict[int, Schedule]:
     """Return the leaves of parallel loops and of the functions reachable from them, by identity."""
-    apart = apart_functions(tree)
+    apart = functions_in_parallel_loops(tree)
     bodies = [function.body for function in tree.functions if function.name in apart]
     nodes = (node for function in tree.functions for node in walk(function.body))
     bodies += [node.body for node in nodes if is_parallel(node)]
     return {id(schedule): schedule for body in bodies for schedule in leaves(body)}
 
 
-def check_apart(program: DeviceProgram, touched: Touched) -> None:
+def check_called_in_parallel(program: DeviceProgram, touched: ItemRegions) -> None:
     """Raise VerifyError for functions called in parallel loops that do not fit that use."""
-    apart = apart_functions(program.tree)
+    apart = functions_in_parallel_loops(program.tree)
     for function in program.tree.functions:
         name, frame = function.name, program.frame(function.name)
         if frame.copies != (program.units if name in apart else 1):
             raise VerifyError(f"function {name} has {frame.copies} frames side by side")
         if name in apart:
             _check_function(function, frame, touched)
-        elif found := apart & called_outside(function.body):
+        elif found := apart & called_outside_parallel_loops(function.body):
             raise VerifyError(f"function {min(found)} is called in parallel loops and by {name}")
     sizes = {program.frame(name).nbytes for name in apart}
     if program.units > 1 and len(sizes) > 1:
         raise VerifyError("functions that units call by themselves have frames of different sizes")
 
 
-def _check_function(function: TreeFunction[Schedule], frame: FrameLayout, touched: Touched) -> None:
+def _check_function(
+    function: TreeFunction[Schedule], frame: FrameLayout, touched: ItemRegions
+) -> None:
     name = function.name
     if name == "main":
         raise VerifyError("a parallel loop calls main")
@@ -94,7 +101,7 @@ def _check_function(function: TreeFunction[Schedule], frame: FrameLayout, touche
 def check_parallel(
     function: TreeFunction[Schedule],
     program: DeviceProgram,
-    touched: Touched,
+    touched: ItemRegions,
     orders: Orders,
 ) -> None:
     """Raise VerifyError for a parallel loop whose iterations may interfere with each other."""
@@ -117,10 +124,10 @@ def check_parallel(
     for loop in loops:
         _check_memory(loop, private, functions, touched)
     if units > 1:
-        _check_meetings(function.body, orders)
+        _check_barriers_after(function.body, orders)
 
 
-def _check_form(loop: For[Schedule], touched: Touched) -> None:
+def _check_form(loop: For[Schedule], touched: ItemRegions) -> None:
     if loop.rotate:
         raise VerifyError("a parallel loop rotates buffers, which would order its iterations")
     for node in walk(loop.body):
@@ -134,7 +141,7 @@ def _check_form(loop: For[Schedule], touched: Touched) -> None:
         raise VerifyError(f"a parallel loop assigns its index {loop.index.name}")
 
 
-def _check_leaf(schedule: Schedule, touched: Touched) -> None:
+def _check_leaf(schedule: Schedule, touched: ItemRegions) -> None:
     if schedule.steps:
         raise VerifyError("a leaf of a parallel loop publishes steps, which units count apart")
     for item in schedule.units[0]:
@@ -142,20 +149,24 @@ def _check_leaf(schedule: Schedule, touched: Touched) -> None:
             raise VerifyError(f"a parallel iteration calls {item.kernel}, of a library")
 
 
-def _check_meetings(body: Node[Schedule], orders: Orders) -> None:
+def _check_barriers_after(body: Node[Schedule], orders: Orders) -> None:
     """Check that each parallel loop with calls is followed by a leaf in which all units wait for
     all others before they do anything else."""
     calling = {id(node) for node in walk(body) if is_parallel(node) and called(node)}
     for node in walk(body):
         items = children(node) if isinstance(node, Seq) else ()
         for loop, behind in pairwise(items):
-            if id(loop) in calling and isinstance(behind, Leaf) and _meets(behind.body, orders):
+            if (
+                id(loop) in calling
+                and isinstance(behind, Leaf)
+                and _is_barrier(behind.body, orders)
+            ):
                 calling.remove(id(loop))
     if calling:
         raise VerifyError("the units do not meet after a parallel loop that calls functions")
 
 
-def _meets(schedule: Schedule, orders: Orders) -> bool:
+def _is_barrier(schedule: Schedule, orders: Orders) -> bool:
     order = orders(schedule)
     for unit, items in enumerate(schedule.units):
         first = (n for n, item in enumerate(items) if not isinstance(item, Wait | Signal))
@@ -172,7 +183,7 @@ plus a number."""
 
 
 def _check_memory(
-    loop: For[Schedule], private: set[str], functions: Functions, touched: Touched
+    loop: For[Schedule], private: set[str], functions: Functions, touched: ItemRegions
 ) -> None:
     accesses = list(_accesses(loop.body, loop.index, functions, touched))
     written = {buffer.name for buffer, _, writes in accesses if writes} - private
@@ -195,7 +206,7 @@ def _rows(access: Access, index: Reg | None) -> Rows:
 
 
 def _accesses(
-    body: Node[Schedule], index: Reg | None, functions: Functions, touched: Touched
+    body: Node[Schedule], index: Reg | None, functions: Functions, touched: ItemRegions
 ) -> Iterator[tuple[Buffer, Rows, bool]]:
     """Yield the accesses of a node: buffer, rows, and True for a write. functions: callees whose
     accesses to external buffers are included; index: the register that identifies rows."""
@@ -238,13 +249,13 @@ def _of_kernel(kernel: Kernel) -> Iterator[tuple[Access, bool]]:
         yield from ((load.access, False) for load in stage.operator.reads())
 
 
-def _names(loop: For[Schedule], touched: Touched) -> Iterator[str]:
+def _names(loop: For[Schedule], touched: ItemRegions) -> Iterator[str]:
     yield from (buffer.name for buffer, _, _ in _accesses(loop.body, None, {}, touched))
     for node in walk(loop.body):
         yield from (buffer.name for pair in rotation(node) for buffer in pair)
 
 
-def _outside(function: TreeFunction[Schedule], touched: Touched) -> Iterator[str]:
+def _outside(function: TreeFunction[Schedule], touched: ItemRegions) -> Iterator[str]:
     """Yield the names of buffers that are accessed outside of parallel loops."""
     inside = {id(node) for loop in walk(function.body) if is_parallel(loop) for node in walk(loop)}
     for node in walk(function.body):

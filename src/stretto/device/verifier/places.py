@@ -1,25 +1,37 @@
 """Possible places of local buffers, for the verifier: taken from a DeviceProgram, not from the
-planner."""
+planner; and the rule that memory which is written has one name in every function."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from itertools import permutations, product
+from functools import partial
+from itertools import combinations, permutations, product
 
 import numpy as np
 
 from stretto.device.boxes import Boxes, Limits, Mask
-from stretto.device.expr import Buffer
+from stretto.device.expr import Access, Buffer
 from stretto.device.program import (
     FRAME_ALIGNMENT,
+    DeviceProgram,
     FrameLayout,
     Placement,
     Schedule,
     sized_bytes,
 )
-from stretto.device.regions import Interval, Region
-from stretto.device.tree import TreeFunction, rotation, walk
+from stretto.device.regions import (
+    Interval,
+    Region,
+    intervals_overlap,
+    overlap,
+    whole,
+    written_buffers,
+)
+from stretto.device.tree import Call, Leaf, TreeFunction, leaves, rotation, walk
+from stretto.device.verifier.assignment import function_calls
+from stretto.device.verifier.form import kernel_buffers
+from stretto.device.verifier.touched import ItemRegions
 from stretto.errors import VerifyError
 from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size
@@ -86,7 +98,7 @@ class Places:
             return False
         if a.buffer.name in self._sized:
             return True
-        return any(_meet(x, y) for x in self._ranges(a) for y in self._ranges(b))
+        return any(intervals_overlap(x, y) for x in self._ranges(a) for y in self._ranges(b))
 
     def destroyed(self, region: Region) -> Iterator[tuple[str, int, int]]:
         """Yield (name, first, last + 1): bytes of other buffers at fixed places that a write to
@@ -138,14 +150,13 @@ class Places:
             raise VerifyError(f"local buffer {buffer.name} has no place in the frame")
         if placement.nbytes < buffer.nbytes:
             raise VerifyError(f"the place of {buffer.name} has only {placement.nbytes} bytes")
-        if placement.offset % 64 or not 0 <= placement.offset <= placement.end <= frame.nbytes:
+        if (
+            placement.offset % FRAME_ALIGNMENT
+            or not 0 <= placement.offset <= placement.end <= frame.nbytes
+        ):
             raise VerifyError(f"the place of {buffer.name} is not aligned or not in the frame")
 
     def _join(self, current: Buffer, following: Buffer) -> None:
-        if (current.dtype, current.shape) != (following.dtype, following.shape):
-            raise VerifyError(f"{current.name} and {following.name} rotate but differ in type")
-        if current.name not in self._group or following.name not in self._group:
-            raise VerifyError(f"{current.name} and {following.name} rotate but are not both local")
         one, two = self._group[current.name], self._group[following.name]
         if one is two:
             return
@@ -153,7 +164,7 @@ class Places:
             if current.is_sized:
                 meet = not self._are_apart(a, b)
             else:
-                meet = _meet(_bytes(self._placements[a]), _bytes(self._placements[b]))
+                meet = intervals_overlap(_bytes(self._placements[a]), _bytes(self._placements[b]))
             if meet:
                 raise VerifyError(f"rotating buffers {a} and {b} overlap")
         one.extend(two)
@@ -208,7 +219,7 @@ def _meeting(spans: list[tuple[str, Interval]]) -> Iterator[tuple[str, str]]:
     for name, span in sorted(spans, key=lambda item: item[1]):
         open_spans = [item for item in open_spans if item[1][1] > span[0]]
         for other, theirs in open_spans:
-            if other != name and _meet(span, theirs):
+            if other != name and intervals_overlap(span, theirs):
                 yield name, other
                 yield other, name
         open_spans.append((name, span))
@@ -218,5 +229,212 @@ def _bytes(placement: Placement) -> Interval:
     return placement.offset, placement.end
 
 
-def _meet(a: Interval, b: Interval) -> bool:
-    return a[0] < b[1] and b[0] < a[1]
+def bound_region(param: Buffer, access: Access, write: bool) -> Region:
+    """Return the memory of the caller that a param is bound to."""
+    buffer = access.buffer
+    offset = access.offset
+    if not offset.is_const:
+        return whole(buffer, write)
+    box = (offset.const, offset.const + param.elements)
+    if not _is_static(buffer) or not _is_static(param):
+        return whole(buffer, write)
+    return Region(
+        buffer, (buffer.elements,), (None if box == (0, buffer.elements) else box,), write
+    )
+
+
+def _is_static(buffer: Buffer) -> bool:
+    return all(isinstance(dim, int) for dim in buffer.shape)
+
+
+# ---- Check that memory which is written has one name in every function.
+#
+# Frames give each local buffer separate bytes while it is in use (`initialisation`); this module
+# checks the memory that calls bind to params, and the buffers of single kernels.
+
+
+BoundExternals = Mapping[str, Mapping[str, frozenset[str]]]
+"""For each function and each of its params, the external buffers that it may be bound to."""
+
+Pairs = Mapping[str, Collection[frozenset[str]]]
+"""For each function, the pairs of its params that one call may bind to overlapping memory."""
+
+
+def check_aliases(
+    program: DeviceProgram, places: Mapping[str, Places], touched: ItemRegions
+) -> None:
+    """Raise VerifyError if written memory has two names, or if a function does not declare a param
+    that it writes."""
+    functions = {function.name: function for function in program.tree.functions}
+    bound_externals = _bound_externals(functions)
+    pairs = _pairs(functions, places, bound_externals)
+    for function in functions.values():
+        written = _written(function, functions, touched)
+        for buffer in written:
+            if buffer.kind == "param" and buffer not in function.written:
+                raise VerifyError(
+                    f"function {function.name} writes {buffer.name}, which it does not declare"
+                )
+        _check_externals(function, {b.name for b in written}, bound_externals, touched)
+        name = function.name
+        meet = partial(
+            _may_meet, places=places[name], bound_externals=bound_externals[name], pairs=pairs[name]
+        )
+        for call in function_calls(function):
+            _check_call(call, functions[call.function], meet)
+        for kernel in {kernel for leaf in leaves(function.body) for kernel in leaf.kernels}:
+            _check_kernel(kernel, places[name], touched)
+
+
+def _written(
+    function: TreeFunction[Schedule],
+    functions: Mapping[str, TreeFunction[Schedule]],
+    touched: ItemRegions,
+) -> set[Buffer]:
+    """Return the buffers that a function writes, itself or through params of its callees."""
+    found: set[Buffer] = set()
+    for schedule in leaves(function.body):
+        for name in schedule.kernels:
+            found |= written_buffers(touched.kernels[name])
+    for call in function_calls(function):
+        written = functions[call.function].written
+        found |= {access.buffer for param, access in call.tensors if param in written}
+    return found
+
+
+def _bound_externals(functions: Mapping[str, TreeFunction[Schedule]]) -> BoundExternals:
+    bound_externals: dict[str, dict[str, frozenset[str]]] = {
+        name: {param.name: frozenset[str]() for param in function.tensors}
+        for name, function in functions.items()
+    }
+    changed = True
+    while changed:
+        changed = False
+        for name, function in functions.items():
+            for call in function_calls(function):
+                for param, access in call.tensors:
+                    theirs = bound_externals[call.function]
+                    more = theirs[param.name] | _memory(access.buffer, bound_externals[name])
+                    changed = changed or more != theirs[param.name]
+                    theirs[param.name] = more
+    return bound_externals
+
+
+def _memory(buffer: Buffer, params: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """Return the external buffers that a name in a function may refer to."""
+    if buffer.kind == "param":
+        return params[buffer.name]
+    return frozenset() if buffer.kind in ("local", "items") else frozenset({buffer.name})
+
+
+def _check_externals(
+    function: TreeFunction[Schedule],
+    written: set[str],
+    bound_externals: BoundExternals,
+    touched: ItemRegions,
+) -> None:
+    """Check that no param is bound to an external buffer that the function also accesses by its
+    own name."""
+    own = {buffer.name for buffer in _accessed(function, touched)}
+    for param, externals in bound_externals[function.name].items():
+        for name in sorted(externals & own):
+            if param in written or name in written:
+                raise VerifyError(
+                    f"function {function.name} accesses {name} by its name and as {param}, "
+                    "and writes it"
+                )
+
+
+def _accessed(function: TreeFunction[Schedule], touched: ItemRegions) -> Iterator[Buffer]:
+    for node in walk(function.body):
+        match node:
+            case Leaf(schedule):
+                for name in schedule.kernels:
+                    yield from kernel_buffers(touched.kernels[name])
+                for item in schedule.statements:
+                    yield from (region.buffer for region in touched.regions(item))
+            case Call(tensors=tensors):
+                yield from (access.buffer for _, access in tensors)
+            case _:
+                pass
+
+
+def _pairs(
+    functions: Mapping[str, TreeFunction[Schedule]],
+    places: Mapping[str, Places],
+    bound_externals: BoundExternals,
+) -> Pairs:
+    found = {name: set[frozenset[str]]() for name in functions}
+    changed = True
+    while changed:
+        changed = False
+        for name, function in functions.items():
+            meet = partial(
+                _may_meet,
+                places=places[name],
+                bound_externals=bound_externals[name],
+                pairs=found[name],
+            )
+            for call in function_calls(function):
+                theirs = found[call.function]
+                before = len(theirs)
+                for (one, a), (other, b) in combinations(_bound(call), 2):
+                    if meet(a, b):
+                        theirs.add(frozenset((one.name, other.name)))
+                changed = changed or len(theirs) != before
+    return found
+
+
+def _bound(call: Call[Schedule]) -> list[tuple[Buffer, Region]]:
+    """Return the params of a call with the regions that it binds them to."""
+    return [(param, bound_region(param, access, write=False)) for param, access in call.tensors]
+
+
+def _may_meet(
+    a: Region,
+    b: Region,
+    *,
+    places: Places,
+    bound_externals: Mapping[str, frozenset[str]],
+    pairs: Collection[frozenset[str]],
+) -> bool:
+    """Return True if two regions of a function may overlap in some call of it. Params are compared
+    by `pairs`: two that are bound to one external buffer in different calls do not overlap."""
+    if a.buffer.name == b.buffer.name:
+        return overlap(a, b)
+    if places.meet(a, b) or frozenset((a.buffer.name, b.buffer.name)) in pairs:
+        return True
+    for one, other in ((a.buffer, b.buffer), (b.buffer, a.buffer)):
+        if one.kind == "param" and other.kind != "param":
+            return other.name in bound_externals[one.name]
+    return False
+
+
+def _check_call(
+    call: Call[Schedule], callee: TreeFunction[Schedule], meet: Callable[[Region, Region], bool]
+) -> None:
+    bound = _bound(call)
+    for param, region in bound:
+        for other, seen in bound:
+            if param is other or param not in callee.written:
+                continue
+            if meet(region, seen):
+                raise VerifyError(
+                    f"a call of {call.function} passes {region.buffer.name} as {other.name} and "
+                    f"as {param.name}, which is written"
+                )
+
+
+def _check_kernel(name: str, places: Places, touched: ItemRegions) -> None:
+    """Check that a kernel does not write memory under a second name: its tasks, and the elements
+    of a stage, have no order."""
+    regions = touched.kernel(name)
+    names = {region.buffer.name for region in regions}
+    for region in regions:
+        if region.write and len(names.intersection(places.near(region.buffer.name))) > 1:
+            for other in regions:
+                if other.buffer.name != region.buffer.name and places.meet(region, other):
+                    raise VerifyError(
+                        f"kernel {name} accesses {other.buffer.name} and writes "
+                        f"{region.buffer.name}, which share memory"
+                    )

@@ -17,7 +17,15 @@ from stretto.device.expr import Access, Expr, Index, Position, Reg, limit_regist
 from stretto.device.flow import Facts, Loop
 from stretto.device.launch_graph import Arrangement, LaunchGraph, ancestors, dependences
 from stretto.device.plan import Action, Guard, Launch, Library, Plan, address_name, arms
-from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
+from stretto.device.program import (
+    DeviceProgram,
+    Item,
+    Run,
+    Schedule,
+    Signal,
+    Wait,
+    assigned_registers,
+)
 from stretto.device.regions import kernel_reads
 from stretto.device.tree import (
     Branching,
@@ -30,16 +38,16 @@ from stretto.device.tree import (
     Seq,
     Tree,
     TreeFunction,
-    assigns,
     children,
+    flattened,
     is_loop,
     is_predicated,
+    joined,
     leaves,
     reads,
     rebuilt,
     rotating,
     title,
-    walk,
     with_inputs,
 )
 from stretto.device.verifier.assignment import Assigned, Assignment
@@ -122,16 +130,13 @@ def _check_predicated(function: TreeFunction[Action], plan: Plan) -> None:
             case If() if is_predicated(node):
                 for guard, arm in arms(node):
                     check(arm, (*guards, guard))
-            case Seq(parts):
-                for part in parts:
-                    check(part, guards)
-            case _ if guards:
+            case _ if guards and not isinstance(node, Seq):
                 raise VerifyError(
                     f"{title(node)} of function {function.name} is in an arm of a predicated branch"
                 )
             case _:
                 for child in children(node):
-                    check(child, ())
+                    check(child, guards)
 
     check(function.body, ())
 
@@ -240,28 +245,26 @@ class _Inliner:
         self._marks = marks
         self._units = plan.program.units
         self._own = {register.name for register in function.params}
-        self._own.update(register.name for register in _assigned(function.body))
+        self._own.update(register.name for register in assigned_registers(function.body))
         self._for_host: dict[str, Expr] = {}
 
     def node(self, node: Node[Action]) -> Node[Schedule]:
+        made = [new for part in flattened(node) for new in self._nodes(part)]
         if self._marks is not None:
-            return Seq(tuple(self._nodes(node)))
-        return _sequence(list(self._nodes(node)))
+            return Seq(tuple(made))
+        return joined(made, _one_leaf, lambda schedule: schedule.steps == 0)
 
     def _nodes(self, node: Node[Action]) -> Iterator[Node[Schedule]]:
         match node:
             case Leaf(Launch(program)):
                 yield self._barrier()
                 yield from (
-                    self._without_host_registers(part) for part in _flat(program.tree.main.body)
+                    self._without_host_registers(part) for part in flattened(program.tree.main.body)
                 )
             case Leaf(Library(_, kernel)):
                 yield self._barrier()
                 run: tuple[Item, ...] = (Run(kernel, 0),)
                 yield Leaf(Schedule((run, *[()] * (self._units - 1)), 1))
-            case Seq(parts):
-                for part in parts:
-                    yield from self._nodes(part)
             case _:
                 read = with_inputs(node, self._in_place, self._access)
                 self._for_host = {}
@@ -318,29 +321,6 @@ class _Inliner:
         found = self._in_place(Position(index))
         assert isinstance(found, Position)
         return replace(access, index=(found.index,))
-
-
-def _assigned(body: Node[Schedule]) -> Iterator[Reg]:
-    for node in walk(body):
-        yield from assigns(node)
-    for schedule in leaves(body):
-        yield from (item.reg for item in schedule.statements if isinstance(item, Let))
-
-
-def _flat(node: Node[Schedule]) -> tuple[Node[Schedule], ...]:
-    return node.children if isinstance(node, Seq) else (node,)
-
-
-def _sequence(nodes: list[Node[Schedule]]) -> Node[Schedule]:
-    """Return the nodes in order as one node, with adjacent leaves joined."""
-    merged: list[Node[Schedule]] = []
-    for node in nodes:
-        last = merged[-1] if merged else None
-        if isinstance(node, Leaf) and isinstance(last, Leaf):
-            merged[-1] = Leaf(_one_leaf(last.body, node.body))
-        elif not (isinstance(node, Leaf) and node.body.steps == 0):
-            merged.append(node)
-    return merged[0] if len(merged) == 1 else Seq(tuple(merged))
 
 
 def _one_leaf(first: Schedule, second: Schedule) -> Schedule:

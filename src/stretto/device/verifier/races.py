@@ -14,8 +14,9 @@ dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,17 +25,181 @@ from stretto.device.analyses import BufferNames, compose, later_names
 from stretto.device.boxes import Boxes, Mask
 from stretto.device.expr import Buffer
 from stretto.device.flow import Facts, Loop
-from stretto.device.program import Run, Schedule
-from stretto.device.regions import Region
-from stretto.device.tree import Call, Node, Rotation, is_parallel, leaves, swaps
-from stretto.device.verifier.assignment import OwnListCalls
+from stretto.device.operator import Kernel
+from stretto.device.program import DeviceProgram, Run, Schedule
+from stretto.device.regions import Region, written_buffers
+from stretto.device.runs import called, functions_in_parallel_loops, reached
+from stretto.device.tree import (
+    Call,
+    Node,
+    Rotation,
+    Tree,
+    TreeFunction,
+    is_parallel,
+    leaves,
+    rotation,
+    swaps,
+    walk,
+)
+from stretto.device.verifier.assignment import function_calls
 from stretto.device.verifier.conformance import Origins, what_of
 from stretto.device.verifier.ordering import Orders
 from stretto.device.verifier.places import Places
-from stretto.device.verifier.touched import Touched
+from stretto.device.verifier.touched import ItemRegions
 from stretto.errors import VerifyError
 
 Numbers = NDArray[np.int64]
+
+
+L = TypeVar("L")
+
+
+# ---- Memory that a program changes: accesses to memory that is never written need no order.
+
+
+def written_externals(tree: Tree[L], kernels: Iterable[Kernel]) -> frozenset[str]:
+    """Return the names of the external buffers that kernels write, directly or as a function's
+    param."""
+    buffers = [buffer for kernel in kernels for buffer in written_buffers(kernel)]
+    for function in tree.functions:
+        for call in function_calls(function):
+            written = tree.function(call.function).written
+            buffers.extend(access.buffer for param, access in call.tensors if param in written)
+    return frozenset(b.name for b in buffers if b.kind not in ("local", "items", "param"))
+
+
+def relevance(
+    tree: Tree[L], kernels: Iterable[Kernel]
+) -> Callable[[TreeFunction[L]], Callable[[Region], bool]]:
+    """Return, for each function, a predicate on regions: True if an access to the region can be
+    part of a conflict."""
+    written = written_externals(tree, kernels)
+    still = _constant_params(tree, written)
+
+    def of(function: TreeFunction[L]) -> Callable[[Region], bool]:
+        return lambda region: not _is_never_written(region.buffer, still[function.name], written)
+
+    return of
+
+
+def _is_never_written(buffer: Buffer, params: set[str], written: frozenset[str]) -> bool:
+    match buffer.kind:
+        case "local" | "items":
+            return False
+        case "param":
+            return buffer.name in params
+        case _:
+            return buffer.name not in written
+
+
+def _constant_params(tree: Tree[L], written: frozenset[str]) -> dict[str, set[str]]:
+    """Return for each function the params that are bound only to memory that is never written."""
+    still = {f.name: {p.name for p in f.tensors if p not in f.written} for f in tree.functions}
+    changed = True
+    while changed:
+        changed = False
+        for function in tree.functions:
+            for call in function_calls(function):
+                for param, access in call.tensors:
+                    if param.name in still[call.function] and not _is_never_written(
+                        access.buffer, still[function.name], written
+                    ):
+                        still[call.function].discard(param.name)
+                        changed = True
+    return still
+
+
+# ---- Lists that only one unit accesses in the functions that are called.
+#
+# Accesses to these may be pending when a function is called or returns: only `main` can race with
+# them. `races` checks what `main` does after the call.
+
+
+Relevant = Callable[[Region], bool]
+
+
+def own_lists(program: DeviceProgram, touched: ItemRegions) -> frozenset[str]:
+    """Return the names of the lists that in all functions but `main` a single unit accesses,
+    always the same one, and under this name only."""
+    units: dict[str, set[int]] = {}
+    shared: set[str] = set()
+    for function in program.tree.functions:
+        shared.update(_renamed(function.body))
+        if function.name != "main":
+            for schedule in leaves(function.body):
+                for name, unit in _accesses(schedule, touched):
+                    units.setdefault(name, set()).add(unit)
+    return frozenset(name for name, own in units.items() if len(own) == 1) - shared
+
+
+@dataclass(frozen=True, slots=True)
+class OwnListCalls:
+    """Accesses pending after a call from `main`: those of the reachable functions to the lists
+    named in `own`."""
+
+    program: DeviceProgram
+    own: frozenset[str]
+
+    def schedules(self, function: str) -> Iterator[Schedule]:
+        """Yield the leaves that a call of a function may reach."""
+        functions = self.program.tree.functions
+        callees = {one.name: called(one.body) for one in functions}
+        names = {function, *reached(function, callees)}
+        for one in functions:
+            if one.name in names:
+                yield from leaves(one.body)
+
+
+def excluding_lists(own: frozenset[str], relevant: Relevant) -> Relevant:
+    """Return a predicate for regions that are relevant and not of the lists of these names."""
+    return lambda region: region.buffer.name not in own and relevant(region)
+
+
+def _accesses(schedule: Schedule, touched: ItemRegions) -> set[tuple[str, int]]:
+    return {
+        (region.buffer.name, unit)
+        for unit, items in enumerate(schedule.units)
+        for item in items
+        for region in touched.regions(item)
+        if region.buffer.kind == "list"
+    }
+
+
+def _renamed(body: Node[Schedule]) -> set[str]:
+    """Return the names of buffers that are bound to parameters or rotated."""
+    found: set[str] = set()
+    for node in walk(body):
+        found.update(swaps(rotation(node)))
+        if isinstance(node, Call):
+            found.update(access.buffer.name for _, access in node.tensors)
+    return found
+
+
+# ---- Pending accesses.
+
+
+def check_races(
+    program: DeviceProgram,
+    places: Mapping[str, Places],
+    orders: Orders,
+    touched: ItemRegions,
+    origins: Origins,
+) -> None:
+    """Raise VerifyError for two conflicting accesses that nothing orders. Functions that parallel
+    loops call are left out: each unit runs them without the others."""
+    relevant = relevance(program.tree, program.kernels)
+    alone = functions_in_parallel_loops(program.tree)
+    own = own_lists(program, touched)
+    for function in program.tree.functions:
+        if function.name in alone:
+            continue
+        calls, matters = None, relevant(function)
+        if function.name == "main":
+            calls = OwnListCalls(program, own)
+        else:
+            matters = excluding_lists(own, matters)
+        finder = RaceFinder(places[function.name], matters, orders, touched, origins, calls)
+        finder.check(function.body, function.name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,13 +257,13 @@ class RaceFinder(Facts[Schedule, Pending]):
         places: Places,
         relevant: Callable[[Region], bool],
         orders: Orders,
-        touched: Touched,
+        touched: ItemRegions,
         origins: Origins,
         calls: OwnListCalls | None = None,
     ) -> None:
         super().__init__()
         self._calls = calls
-        self._behind: dict[str, Pending] = {}
+        self._after_call: dict[str, Pending] = {}
         self._origins = origins
         self._places = places
         self._relevant = relevant
@@ -117,7 +282,7 @@ class RaceFinder(Facts[Schedule, Pending]):
         self._later = later_names(body, self._names, returns=name != "main")
         pending = self.end(body, {})
         if name != "main":
-            self._require_quiet(pending, f"function {name} returns")
+            self._require_none_pending(pending, f"function {name} returns")
 
     def _names(self, schedule: Schedule) -> set[str]:
         """Return the names of the buffers that a leaf accesses, and of those that may share their
@@ -129,22 +294,22 @@ class RaceFinder(Facts[Schedule, Pending]):
         return {near for name in names for near in self._places.near(name)}
 
     def call(self, call: Call[Schedule], state: Pending) -> tuple[Node[Schedule], Pending]:
-        self._require_quiet(state, f"function {call.function} is called")
-        return call, self._pending_behind(call.function)
+        self._require_none_pending(state, f"function {call.function} is called")
+        return call, self._pending_after_call(call.function)
 
-    def _pending_behind(self, function: str) -> Pending:
+    def _pending_after_call(self, function: str) -> Pending:
         """Return accesses that one unit alone made in called functions and that other units need
         not know to be finished."""
         if self._calls is None or not self._calls.own:
             return {}
-        if function not in self._behind:
+        if function not in self._after_call:
             pending: dict[tuple[int, str], tuple[Accesses, Mask]] = {}
             for schedule in self._calls.schedules(function):
                 for accesses in self._groups(schedule):
                     if accesses.name in self._calls.own:
-                        _keep(pending, _lasting(accesses), _own_only(accesses, schedule))
-            self._behind[function] = pending
-        return self._behind[function]
+                        _add_pending(pending, _lasting(accesses), _own_only(accesses, schedule))
+            self._after_call[function] = pending
+        return self._after_call[function]
 
     def loop(self, node: Loop[Schedule], state: Pending) -> tuple[Node[Schedule], Pending]:
         """Handle parallel loops. Units run their iterations in any order, so nothing may be
@@ -152,12 +317,12 @@ class RaceFinder(Facts[Schedule, Pending]):
         checks iterations against each other.)"""
         if not is_parallel(node):
             return super().loop(node, state)
-        self._require_quiet(state, "a parallel loop begins")
+        self._require_none_pending(state, "a parallel loop begins")
         if id(node) not in self._apart:
             pending: dict[tuple[int, str], tuple[Accesses, Mask]] = {}
             for schedule in leaves(node.body):
                 for accesses in self._groups(schedule):
-                    _keep(pending, _lasting(accesses), _own_only(accesses, schedule))
+                    _add_pending(pending, _lasting(accesses), _own_only(accesses, schedule))
             self._apart[id(node)] = pending
         return node, self._apart[id(node)]
 
@@ -169,10 +334,10 @@ class RaceFinder(Facts[Schedule, Pending]):
     def merge(self, a: Pending, b: Pending) -> Pending:
         merged = dict(a)
         for accesses, seen in b.values():
-            _keep(merged, accesses, seen)
+            _add_pending(merged, accesses, seen)
         return merged
 
-    def _require_quiet(self, pending: Pending, when: str) -> None:
+    def _require_none_pending(self, pending: Pending, when: str) -> None:
         for accesses, seen in pending.values():
             row = int((~seen).any(axis=1).argmax())
             raise VerifyError(
@@ -227,12 +392,12 @@ class RaceFinder(Facts[Schedule, Pending]):
         told = leaf.end_start.T
         for accesses, seen in pending.values():
             if later is None or accesses.name in later:
-                _keep(after, accesses, seen | compose(seen, told))
+                _add_pending(after, accesses, seen | compose(seen, told))
         for accesses in leaf.lasting:
             if later is None or accesses.name in later:
                 seen = accesses.indices[:, None] < leaf.end_done[:, accesses.units].T
                 seen[np.arange(len(seen)), accesses.units] = True
-                _keep(after, accesses, seen)
+                _add_pending(after, accesses, seen)
         return after
 
     # ---- conflicts -----------------------------------------------------------------------------
@@ -343,7 +508,7 @@ def _in_order(a: Accesses, b: Accesses, first: Mask, second: Mask) -> Mask:
     return first if b.place < a.place else second
 
 
-def _keep(
+def _add_pending(
     pending: dict[tuple[int, str], tuple[Accesses, Mask]], accesses: Accesses, seen: Mask
 ) -> None:
     key = accesses.key

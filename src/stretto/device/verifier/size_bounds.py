@@ -29,7 +29,7 @@ from stretto.device.regions import NOTHING
 from stretto.device.tree import Call, Leaf, TreeFunction, walk
 from stretto.device.verifier.bounds import Guards, StageBounds, comparisons, limits
 from stretto.device.verifier.symbols import is_decided, seen_size
-from stretto.device.verifier.touched import Touched
+from stretto.device.verifier.touched import ItemRegions
 from stretto.errors import VerifyError
 from stretto.ir.size_bounds import at_most, maximum, minimum, substitute_symbols
 from stretto.ir.sizes import Maximum, Quantity, Size, Symbol
@@ -67,16 +67,16 @@ class _Range:
     __rmul__ = __mul__
 
     def __floordiv__(self, divisor: int | _Range) -> _Range:
-        number = _one(divisor)
+        number = _exact_divisor(divisor)
         return _Range(self.low // number, self.high // number)
 
     def __mod__(self, divisor: int | _Range) -> _Range:
-        number = _one(divisor)
+        number = _exact_divisor(divisor)
         inside = at_most(0, self.low) and at_most(self.high + 1, number)
         return self if inside else _Range(Size(), Size.of(number) - 1)
 
 
-def _one(divisor: int | _Range) -> int | Size:
+def _exact_divisor(divisor: int | _Range) -> int | Size:
     if isinstance(divisor, int):
         return divisor
     if divisor.low != divisor.high:
@@ -90,7 +90,7 @@ def _larger(a: int | _Range, b: int | _Range) -> _Range:
 
 
 def check_sized_bounds(
-    function: TreeFunction[Schedule], touched: Touched, tally: Counter[bool]
+    function: TreeFunction[Schedule], touched: ItemRegions, tally: Counter[bool]
 ) -> None:
     """Raise VerifyError for an access that depends on symbols and is not proved to be in range.
     `tally` counts the proved ones under True and those left to the run under False."""
@@ -144,7 +144,7 @@ def _check_call(call: Call[Schedule], param: Buffer, access: Access) -> None:
         )
 
 
-def _of_some(size: Size) -> Size:
+def _nonempty_extent(size: Size) -> Size:
     """Simplify the extent of a dim that has elements: drop the parts of a maximum that are at most
     0."""
     atom, factor = size.terms[0] if len(size.terms) == 1 and not size.const else (None, 0)
@@ -154,14 +154,14 @@ def _of_some(size: Size) -> Size:
     return parts[0] if len(parts) == 1 else size
 
 
-def _least(size: Size) -> Iterator[tuple[Symbol, int]]:
+def _lower_bounds(size: Size) -> Iterator[tuple[Symbol, int]]:
     """Yield lower bounds of symbols that follow if a dim of this size has elements."""
     if len(size.terms) != 1:
         return
     ((atom, factor),) = size.terms
     if isinstance(atom, Maximum) and factor == -1 and not size.const:  # a minimum
         for part in atom.parts:
-            yield from _least(-part)
+            yield from _lower_bounds(-part)
     elif isinstance(atom, Symbol) and factor > 0:
         yield atom, -((size.const - 1) // factor)
 
@@ -195,9 +195,9 @@ class _SizedBounds(StageBounds):
         for number, (offset, extent) in enumerate(extents):
             if isinstance(extent, Reg):
                 continue
-            size = _of_some(Size.of(extent))
+            size = _nonempty_extent(Size.of(extent))
             self._variables[number] = _Range(Size(const=offset), size + (offset - 1))
-            for symbol, low in _least(size):
+            for symbol, low in _lower_bounds(size):
                 low = max(low, symbol.low, *(s.low for s in _symbols_of(positive.get(symbol))))
                 if low > symbol.low:
                     positive[symbol] = Size.of(replace(symbol, low=low))

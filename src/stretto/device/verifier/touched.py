@@ -18,6 +18,7 @@ from stretto.device.regions import (
     Region,
     block_regions,
     covers,
+    intervals_overlap,
     kernel_reads,
     kernel_regions,
     merged,
@@ -93,7 +94,7 @@ def computed_part(kernel: Kernel, stage: Stage) -> Part | None:
     return tuple(part)
 
 
-def are_all(operator: Operator, parts: Collection[Part]) -> bool:
+def is_partition(operator: Operator, parts: Collection[Part]) -> bool:
     """Return True if parts cover an operator without overlap. Parts of a dim must be whole unless
     its size is a number."""
     if any(_overlap(one, other) for one, other in combinations(parts, 2)):
@@ -139,14 +140,12 @@ def _is_even(extents: Sequence[int], boxes: Sequence[Sequence[Interval]]) -> boo
 
 
 def _overlap(one: Part, other: Part) -> bool:
-    return all(a is None or b is None or _meet(a, b) for a, b in zip(one, other, strict=True))
+    return all(
+        a is None or b is None or intervals_overlap(a, b) for a, b in zip(one, other, strict=True)
+    )
 
 
-def _meet(a: Interval, b: Interval) -> bool:
-    return a[0] < b[1] and b[0] < a[1]
-
-
-class Touched:
+class ItemRegions:
     """The regions of items, computed once per verification: they take most of the verifier's
     time.
 
@@ -259,7 +258,7 @@ class Touched:
         if len(kernel.stages) == 1 or run.count is None or kernel.call is not None:
             yield from reads
             return
-        hidden, doubtful = self._handed_on(kernel)
+        hidden, doubtful = self._internal_buffers(kernel)
         yield from (r for r in reads if r.buffer.name not in hidden | doubtful)
         if not doubtful:
             return
@@ -284,7 +283,7 @@ class Touched:
                 written.add(stage.operator.out.buffer.name)
         return frozenset(written & self.apart(kernel.name)) - needed
 
-    def _handed_on(self, kernel: Kernel) -> tuple[frozenset[str], frozenset[str]]:
+    def _internal_buffers(self, kernel: Kernel) -> tuple[frozenset[str], frozenset[str]]:
         """Return the names of buffers that stages write and later ones read: those that each task
         certainly writes before it reads them, and those for which it depends on the task.
 
@@ -376,7 +375,7 @@ def stores_whole(kernel: Kernel, stages: Sequence[Stage]) -> bool:
     if known_size(out.shape) != known_size(out.buffer.shape):
         return False
     parts = {computed_part(kernel, stage) for stage in stages}
-    if None in parts or not are_all(operator, [part for part in parts if part is not None]):
+    if None in parts or not is_partition(operator, [part for part in parts if part is not None]):
         return False
     used: set[int] = set()
     for index, extent in zip(out.index, out.shape, strict=True):
@@ -403,11 +402,11 @@ def _apart(kernel: Kernel) -> Iterator[str]:
             accesses.setdefault(access.buffer.name, []).append((stage, access))
     cut = [g for g, dim in enumerate(kernel.grid) if not (kernel.is_static and dim.tiles < 2)]
     for name, found in accesses.items():
-        if all(_is_told_by(found, grid, kernel.grid[grid].extent) for grid in cut):
+        if all(_has_grid_position(found, grid, kernel.grid[grid].extent) for grid in cut):
             yield name
 
 
-def _is_told_by(found: list[tuple[Stage, Access]], grid: int, size: Extent) -> bool:
+def _has_grid_position(found: list[tuple[Stage, Access]], grid: int, size: Extent) -> bool:
     """Return True if the position in this grid dim, of `size` positions, is one of the indices,
     the same in all accesses."""
     positions = [set(_positions(stage, access, grid, size)) for stage, access in found]

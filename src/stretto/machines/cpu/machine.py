@@ -13,6 +13,7 @@ import torch
 from stretto.device.forms import Lowered, Selected
 from stretto.device.operator import Template
 from stretto.errors import BuildError
+from stretto.extending.cpp_source import located
 from stretto.kernels.variants import Chooser
 from stretto.machines.cpu import calls, pool
 from stretto.machines.cpu.costs import CpuCosts, host_costs
@@ -21,7 +22,6 @@ from stretto.machines.cpu.measured import MeasuredChooser
 from stretto.machines.cpu.printer.program import Source, print_program
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES
-from stretto.machines.cpu.user_source import located
 from stretto.machines.machine import (
     HOST,
     BuildStage,

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from stretto.errors import BuildError, SourceLocation
+from stretto.extending.triton_source import rejected
 from stretto.machines.cuda.printer.source import ENTRY, NAMES, Parameter, TritonSource
 from stretto.machines.cuda.toolchain import (
     TRITON_LOCK,
@@ -28,7 +29,6 @@ from stretto.machines.cuda.toolchain import (
     require_triton,
 )
 from stretto.machines.cuda.triton_stages import REPORT, Assembled, quick_stages
-from stretto.machines.cuda.user_source import rejected
 from stretto.options import Options
 from stretto.runtime.cache import DiskCache, content_key, without_names
 

@@ -43,9 +43,8 @@ from stretto.machines.machine import PRODUCT_HEADERS, Description, Stages, Table
 from stretto.schedule.plan import MOST_KERNELS
 from stretto.schedule.plan_cost import Enqueued, Profiled, profiled
 from stretto.schedule.plan_search import ChosenBranch, placements, search_plan
-from stretto.simulator.devices import device_for
+from stretto.simulator.devices import BlockNeeds, device_for
 from stretto.simulator.launches import launch_per_kernel
-from stretto.simulator.occupancy import BlockNeeds
 from stretto.simulator.simulate import simulate
 from stretto.text import bytes_text, counted, seconds_text
 
@@ -237,7 +236,7 @@ def branch_rows(
     for branch in chosen:
         known = counts.get(branch.condition)
         numbers = ("?", "?") if known is None else (str(known.first), str(known.total))
-        rows.append((f"if {branch.condition}", branch.way, branch.why, *numbers))
+        rows.append((f"if {branch.condition}", branch.execution, branch.reason, *numbers))
     return rows
 
 

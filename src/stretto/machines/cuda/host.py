@@ -7,7 +7,7 @@ with a library call inside, or a size that a library call needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -30,13 +30,16 @@ from stretto.device.operator import LibraryCall
 from stretto.device.plan import Action, Launch, Library, Plan, address_name
 from stretto.device.tree import (
     Call,
+    Conditional,
+    Execution,
     For,
     If,
     Leaf,
     Node,
+    Rotation,
     Seq,
     TreeFunction,
-    While,
+    children,
     is_predicated,
     rotating,
 )
@@ -147,7 +150,7 @@ class Activation:
     lost: set[Buffer] = field(default_factory=set[Buffer])
 
 
-class Host:
+class Host(Execution[Action, Activation]):
     """The host's part of one run."""
 
     def __init__(
@@ -171,7 +174,7 @@ class Host:
         executable = self.executable
         at = self.begin("main", executable.arena(self.state))
         self.place_all(at, {})
-        self.node(at.function.body, at)
+        self.run(at)
         return at
 
     def begin(self, name: str, arena: torch.Tensor) -> Activation:
@@ -198,7 +201,7 @@ class Host:
         registers: Mapping[Reg, torch.Tensor | Number],
         tensors: Mapping[Buffer, torch.Tensor],
     ) -> Activation:
-        """Run a function in memory of its own; return its activation at the end."""
+        """Return an activation of a called function, in memory of its own."""
         executable = self.executable
         if depth > executable.max_depth:
             raise stopped(Status.TOO_DEEP, depth, executable.max_depth, 0)
@@ -212,7 +215,6 @@ class Host:
         self.place_all(at, tensors)
         for reg, value in registers.items():
             self.set_word(at, reg, value)
-        self.node(at.function.body, at)
         return at
 
     def address(self, at: Activation, buffer: Buffer) -> torch.Tensor:
@@ -241,58 +243,55 @@ class Host:
         return int(self.read(at, register_of(expr))) if known is None else known
 
     # ---- control -----------------------------------------------------------------------------
-    def node(self, node: Node[Action], at: Activation) -> None:
-        match node:
-            case Leaf(Launch() as launch):
-                self.launch(launch, at)
-            case Leaf(Library(call)):
-                self.library(call, at)
-            case Seq():
-                for child in self.executable.order(node):
-                    self.node(child, at)
-            case For(index, start, stop, step, body, rotate):
-                for position in range(self.number(at, start), self.number(at, stop), step):
-                    self.set_word(at, index, position)
-                    self.node(body, at)
-                    self.rotate(rotate, at)
-            case While(head, condition, body, rotate):
-                self.node(head, at)
-                while self.read(at, condition):
-                    self.node(body, at)
-                    self.rotate(rotate, at)
-                    self.node(head, at)
-            case If(_, then, orelse) if is_predicated(node):
-                self.node(then, at)
-                self.node(orelse, at)
-            case If(condition, then, orelse):
-                self.node(then if self.read(at, condition) else orelse, at)
-            case Call():
-                self.call(node, at)
-            case _:
-                raise TypeError(node)
+    def run(self, at: Activation) -> None:
+        """Run the body of an activation's function."""
+        for leaf, inner in self.leaves(at.function.body, at):
+            match leaf.body:
+                case Launch() as launch:
+                    self.launch(launch, inner)
+                case Library(call):
+                    self.library(call, inner)
 
-    def rotate(self, pairs: Sequence[tuple[Buffer, Buffer]], at: Activation) -> None:
+    def sequence(self, node: Seq[Action], state: Activation) -> Iterable[Node[Action]]:
+        return self.executable.order(node)
+
+    def trips(self, node: For[Action], state: Activation) -> Iterator[None]:
+        start, stop = self.number(state, node.start), self.number(state, node.stop)
+        for position in range(start, stop, node.step):
+            self.set_word(state, node.index, position)
+            yield
+
+    def holds(self, node: Conditional[Action], state: Activation, done: int) -> bool:
+        return bool(self.read(state, node.condition))
+
+    def arms(self, node: If[Action], state: Activation) -> Iterable[Node[Action]]:
+        return children(node) if is_predicated(node) else super().arms(node, state)
+
+    def rotate(self, pairs: Rotation, state: Activation) -> None:
         for a, b in pairs:
-            at.moving[a], at.moving[b] = at.moving[b], at.moving[a]
-            if {a, b} & at.lost:
-                at.lost |= {a, b}
-            first, second = self.address(at, a), self.address(at, b)
+            state.moving[a], state.moving[b] = state.moving[b], state.moving[a]
+            if {a, b} & state.lost:
+                state.lost |= {a, b}
+            first, second = self.address(state, a), self.address(state, b)
             before = first.clone()
             first.copy_(second)
             second.copy_(before)
 
-    def call(self, node: Call[Action], at: Activation) -> None:
+    def call(
+        self, node: Call[Action], state: Activation
+    ) -> Iterator[tuple[Node[Action], Activation]]:
         registers: dict[Reg, torch.Tensor | Number] = {}
         for reg, expr in node.registers:
             if isinstance(expr, Const):
                 registers[reg] = expr.value
             else:
-                known = host_number(expr, at.sizes)
-                registers[reg] = self.word(at, register_of(expr)) if known is None else known
-        tensors = {buffer: self.place(at, access) for buffer, access in node.tensors}
-        done = self.activate(node.function, at.depth + 1, registers, tensors)
+                known = host_number(expr, state.sizes)
+                registers[reg] = self.word(state, register_of(expr)) if known is None else known
+        tensors = {buffer: self.place(state, access) for buffer, access in node.tensors}
+        called = self.activate(node.function, state.depth + 1, registers, tensors)
+        yield called.function.body, called
         for mine, theirs in node.results:
-            self.set_word(at, mine, self.word(done, theirs))
+            self.set_word(state, mine, self.word(called, theirs))
 
     # ---- memory ------------------------------------------------------------------------------
     def tensor(self, at: Activation, buffer: Buffer) -> torch.Tensor:

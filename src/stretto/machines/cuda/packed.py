@@ -71,7 +71,7 @@ def pack(
         "device": device,
         "repeatable": interface.repeatable,
         "as_graph": made.as_graph,
-        "branches": [[b.condition, b.way, b.why] for b in made.branches],
+        "branches": [[b.condition, b.execution, b.reason] for b in made.branches],
         "arranged": None if arranged is None else _arranged_facts(plan, arranged),
         "launches": launches,
     }

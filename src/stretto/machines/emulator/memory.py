@@ -15,7 +15,7 @@ from torch import Tensor
 from stretto.device.evaluate import Registers, resolve
 from stretto.device.expr import Buffer, is_known
 from stretto.device.program import DeviceProgram
-from stretto.device.verifier.assignment import written_externals
+from stretto.device.verifier.races import written_externals
 from stretto.errors import RunError
 
 # ---- Detection of data races, from the units and times of the last accesses to each piece.

@@ -9,7 +9,7 @@ error says which unit waits for what.
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -21,22 +21,23 @@ from stretto.device.evaluate import CheckFailed, Number, evaluate, resolve, run_
 from stretto.device.expr import Buffer, Expr, Position, Reg, limit_register
 from stretto.device.operator import Kernel, LibraryCall, as_executed
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Wait
-from stretto.device.tree import Call, Check, For, If, Leaf, Let, Node, Seq, TreeFunction, While
+from stretto.device.tree import (
+    Call,
+    Check,
+    Conditional,
+    Execution,
+    For,
+    Let,
+    Node,
+    Rotation,
+    TreeFunction,
+)
 from stretto.errors import RunError
 from stretto.ir.failure import packed_detail, unpacked_detail
+from stretto.machines.control import CHECK_CODES
 from stretto.machines.emulator.memory import Clocks, Pointer, SharedMemory, UnitMemory
 from stretto.runtime.library import run_call
 from stretto.runtime.results import DeadlockError, ProgramStopped, Status
-
-_CHECKS = {
-    "list_full": Status.LIST_FULL,
-    "index": Status.INDEX,
-    "assertion": Status.ASSERTION,
-}
-
-Steps = Generator["Steps | None"]
-"""A part of a unit's work: yields further parts to do first, and None where units may switch."""
-
 
 NO_DEADLINE = Deadline()
 NO_SIZES: Mapping[str, int] = {}
@@ -112,7 +113,7 @@ def _run_all(units: list[_Unit], order: random.Random, deadline: Deadline) -> No
             waits = "; ".join(unit.waiting_text for unit in alive)
             raise DeadlockError(f"deadlock: {waits}")
         order.choice(ready).advance()
-        alive = [unit for unit in alive if unit.parts]
+        alive = [unit for unit in alive if not unit.is_finished]
 
 
 class _Machine:
@@ -164,9 +165,8 @@ class _Waiting:
     units: list[int]
 
 
-class _Unit:
-    """One unit: executes the whole tree with separate registers. `parts` is the stack of parts in
-    progress."""
+class _Unit(Execution[Schedule, _Activation]):
+    """One unit: executes the whole tree with separate registers."""
 
     def __init__(self, machine: _Machine, number: int) -> None:
         self.machine = machine
@@ -175,7 +175,8 @@ class _Unit:
         self.items = 0
         self.results: list[int] = []
         self.waiting: _Waiting | None = None
-        self.parts: list[Steps] = [self._main()]
+        self.is_finished = False
+        self._steps = self._main()
 
     @property
     def is_ready(self) -> bool:
@@ -198,23 +199,19 @@ class _Unit:
 
     def advance(self) -> None:
         """Continue until the next switch."""
-        while self.parts:
-            try:
-                part = next(self.parts[-1])
-            except StopIteration:
-                self.parts.pop()
-                continue
-            if part is None:
-                return
-            self.parts.append(part)
+        for _ in self._steps:
+            return
+        self.is_finished = True
 
     def _stop(self, status: Status, detail: int, message: str) -> ProgramStopped:
         return ProgramStopped(status, detail, f"{message} (unit {self.number})", None)
 
-    def _main(self) -> Steps:
+    def _main(self) -> Iterator[None]:
+        """Execute the program; yield where units may switch."""
         main = self.machine.program.tree.main
         activation = self._activate(main, frame=0, depth=0, arguments={})
-        yield self._node(main.body, activation)
+        for leaf, at in self.leaves(main.body, activation):
+            yield from self._leaf(leaf.body, at)
         self.results = [int(activation.registers[reg.name]) for reg in main.results]
 
     def _activate(
@@ -243,30 +240,12 @@ class _Unit:
         memory = UnitMemory(self.machine.memory, self.number, pointers, registers)
         return _Activation(function, frame, end, depth, memory, pointers, registers)
 
-    def _node(self, node: Node[Schedule], at: _Activation) -> Steps:
-        match node:
-            case Leaf(schedule):
-                yield self._leaf(schedule, at)
-            case Seq(children):
-                for child in children:
-                    yield self._node(child, at)
-            case For():
-                at.memory.begin("bounds of a loop")
-                trips = range(int(at.value(node.start)), int(at.value(node.stop)), node.step)
-                for position in self._own(trips) if node.parallel else trips:
-                    at.registers[node.index.name] = position
-                    yield self._node(node.body, at)
-                    self._rotate(node.rotate, at)
-            case While(head, condition, body, rotate):
-                yield self._node(head, at)
-                while at.registers[condition.name]:
-                    yield self._node(body, at)
-                    self._rotate(rotate, at)
-                    yield self._node(head, at)
-            case If(condition, then, orelse):
-                yield self._node(then if at.registers[condition.name] else orelse, at)
-            case Call():
-                yield self._call(node, at)
+    def trips(self, node: For[Schedule], state: _Activation) -> Iterator[None]:
+        state.memory.begin("bounds of a loop")
+        all_trips = range(int(state.value(node.start)), int(state.value(node.stop)), node.step)
+        for position in self._own(all_trips) if node.parallel else all_trips:
+            state.registers[node.index.name] = position
+            yield
 
     def _own(self, trips: range) -> range:
         """Return this unit's iterations of a parallel loop."""
@@ -274,29 +253,35 @@ class _Unit:
             return trips if self.number == 0 else trips[:0]
         return trips[self.number :: self.machine.program.units]
 
-    def _rotate(self, pairs: tuple[tuple[Buffer, Buffer], ...], at: _Activation) -> None:
+    def holds(self, node: Conditional[Schedule], state: _Activation, done: int) -> bool:
+        return bool(state.registers[node.condition.name])
+
+    def rotate(self, pairs: Rotation, state: _Activation) -> None:
+        pointers = state.pointers
         for a, b in pairs:
-            at.pointers[a.name], at.pointers[b.name] = at.pointers[b.name], at.pointers[a.name]
+            pointers[a.name], pointers[b.name] = pointers[b.name], pointers[a.name]
 
-    def _call(self, node: Call[Schedule], at: _Activation) -> Steps:
+    def call(
+        self, node: Call[Schedule], state: _Activation
+    ) -> Iterator[tuple[Node[Schedule], _Activation]]:
         function = self.machine.functions[node.function]
-        at.memory.begin(f"arguments of {node.function}")
-        arguments = {register.name: at.value(value) for register, value in node.registers}
-        called = self._activate(function, at.end, at.depth + 1, arguments)
+        state.memory.begin(f"arguments of {node.function}")
+        arguments = {register.name: state.value(value) for register, value in node.registers}
+        called = self._activate(function, state.end, state.depth + 1, arguments)
         for buffer, access in node.tensors:
-            base = at.pointers[access.buffer.name]
-            offset = int(at.value(Position(access.offset))) * access.buffer.dtype.itemsize
+            base = state.pointers[access.buffer.name]
+            offset = int(state.value(Position(access.offset))) * access.buffer.dtype.itemsize
             called.pointers[buffer.name] = Pointer(base.slot, base.offset + offset)
-        yield self._node(function.body, called)
+        yield function.body, called
         for mine, theirs in node.results:
-            at.registers[mine.name] = called.registers[theirs.name]
+            state.registers[mine.name] = called.registers[theirs.name]
 
-    def _leaf(self, schedule: Schedule, at: _Activation) -> Steps:
+    def _leaf(self, schedule: Schedule, at: _Activation) -> Iterator[None]:
         """Execute the items of a leaf, with a switch after each, and publish its end."""
         for item in schedule.units[self.number]:
             self._item(item, at)
             self.items += 1
-            yield None
+            yield
             if self.waiting is not None:
                 for other in self.waiting.learnt:
                     self.machine.clocks.join(self.number, other, self.waiting.value)
@@ -327,7 +312,7 @@ class _Unit:
             detail = check.subject
             if check.detail is not None:
                 detail = packed_detail(detail, int(at.value(check.detail)))
-            raise self._stop(_CHECKS[check.code], detail, f"check {check.code} does not hold")
+            raise self._stop(CHECK_CODES[check.code], detail, f"check {check.code} does not hold")
 
     def _run(self, run: Run, at: _Activation) -> None:
         kernel = self.machine.kernels[run.kernel]

@@ -23,19 +23,8 @@ from stretto.device.costs import CostModel
 from stretto.device.operator import Kernel
 from stretto.device.regions import Body
 from stretto.device.tree import Rotation
+from stretto.schedule import policy
 from stretto.schedule.footprint import Footprint, Footprints, Node, Part, Parts, leaf_nodes
-from stretto.schedule.policy import (
-    LeafPlan,
-    Step,
-    Timeline,
-    Times,
-    Writers,
-    equal_blocks,
-    kernel_seconds,
-    only_parts,
-    register,
-    task_seconds,
-)
 
 BLOCKS = 64
 """Number of blocks of tasks that are placed individually, or two per unit if that is more."""
@@ -65,26 +54,27 @@ class ListPlanner:
         self._units = units
         self._costs = costs
         self._footprints = footprints
-        self._writers = Writers()
+        self._writers = policy.Writers()
 
-    def plan(self, body: Body) -> LeafPlan:
+    def plan(self, body: Body) -> policy.LeafPlan:
         timeline = self.timeline(leaf_nodes(body))
-        self._writers.note(timeline.placed)
+        for step in timeline.placed:
+            self._writers.note(step)
         return timeline.plan()
 
     def rotate(self, pairs: Rotation) -> None:
         self._writers.rotate(pairs)
 
-    def timeline(self, nodes: Sequence[Node]) -> Timeline:
+    def timeline(self, nodes: Sequence[Node]) -> policy.Timeline:
         """Place all items of a leaf."""
-        timeline = Timeline(self._units, self._costs, self._footprints, self._writers)
+        timeline = policy.Timeline(self._units, self._costs, self._footprints, self._writers)
         for node in self._in_order(nodes, timeline):
             fits = [timeline.fitted(node, parts) for parts in self._candidates(node, timeline)]
             timeline.place(self._best(node, fits))
         return timeline
 
     # ---- order -----------------------------------------------------------------------------
-    def _in_order(self, nodes: Sequence[Node], timeline: Timeline) -> Iterator[Node]:
+    def _in_order(self, nodes: Sequence[Node], timeline: policy.Timeline) -> Iterator[Node]:
         """Yield the items, each after those that it depends on. The caller must place an item
         before it requests the next one."""
         remaining = paths(nodes, self._units, self._costs)
@@ -112,14 +102,14 @@ class ListPlanner:
                     heappush(coming, (ready_at[other], other))
 
     # ---- placement -------------------------------------------------------------------------
-    def _candidates(self, node: Node, timeline: Timeline) -> Iterator[Parts]:
+    def _candidates(self, node: Node, timeline: policy.Timeline) -> Iterator[Parts]:
         """Yield ways to divide the tasks among the units, those on fewer units first."""
         kernel = node.item
-        only = only_parts(kernel, self._units) if isinstance(kernel, Kernel) else ()
+        only = policy.only_parts(kernel, self._units) if isinstance(kernel, Kernel) else ()
         if only is not None or not isinstance(kernel, Kernel):
             yield only or ()
             return
-        blocks = equal_blocks(kernel.tasks, min(max(BLOCKS, 2 * self._units), kernel.tasks))
+        blocks = policy.equal_blocks(kernel.tasks, min(max(BLOCKS, 2 * self._units), kernel.tasks))
         ready = self._ready(kernel, blocks, node, timeline)
         whole = np.maximum(timeline.free, ready.max(axis=0))
         unit = min(range(self._units), key=lambda unit: float(whole[unit]))
@@ -127,26 +117,30 @@ class ListPlanner:
         if kernel.tasks == 1:
             return
         if (ready == ready[0]).all():
-            yield self._levelled(kernel, np.maximum(timeline.free, ready[0]))
+            free = [float(time) for time in np.maximum(timeline.free, ready[0])]
+            parts = policy.levelled(kernel, free, self._costs)
+            yield policy.equal_blocks(kernel.tasks, self._units) if parts is None else parts
         else:
             found = self._earliest(kernel, blocks, ready, timeline.free)
             if len(found) <= 4 * self._units:
                 yield found
-        yield equal_blocks(kernel.tasks, self._units)
+        yield policy.equal_blocks(kernel.tasks, self._units)
 
-    def _ready(self, kernel: Kernel, blocks: Parts, node: Node, timeline: Timeline) -> Times:
+    def _ready(
+        self, kernel: Kernel, blocks: Parts, node: Node, timeline: policy.Timeline
+    ) -> policy.Times:
         """Return times [b, u]: when unit u knows that everything block b depends on is finished."""
         over = np.full((len(blocks), self._units), -inf)
         begun = np.zeros(self._units)
-        before: dict[str, list[tuple[Footprint, Times]]] = defaultdict(list)
+        before: dict[str, list[tuple[Footprint, policy.Times]]] = defaultdict(list)
         for index in node.before:
             if (step := timeline.steps.get(index)) is not None:
                 for footprint in step.footprints:
                     before[footprint.buffer.name].append((footprint, step.finish))
         for boxes, rows in self._footprints.cut(kernel, blocks):
             name = boxes.buffer.name
-            earlier = () if boxes.write else timeline.writers.of(name)
-            for footprint, finish in (*before[name], *((one, begun) for one in earlier)):
+            earlier = timeline.writers.of(boxes)
+            for footprint, finish in (*before[name], *((w.footprint, begun) for w in earlier)):
                 if not (footprint.write or boxes.write):
                     continue
                 for other, units in footprint.pieces:
@@ -155,7 +149,7 @@ class ListPlanner:
                     over[place] = np.maximum(over[place], finish[units[theirs]])
         return self._learned(over)
 
-    def _learned(self, over: Times) -> Times:
+    def _learned(self, over: policy.Times) -> policy.Times:
         """Add the wait after which a unit learns what other units have finished."""
         if self._units == 1:
             return over
@@ -167,26 +161,12 @@ class ListPlanner:
         others[rows, last] = without.max(axis=1)
         return np.maximum(over, others + self._costs.wait_seconds)
 
-    def _levelled(self, kernel: Kernel, start: Times) -> Parts:
-        """Return blocks sized so that all units finish together; equal ones if the units are about
-        equally free."""
-        each = task_seconds(kernel, self._costs)
-        if start.max() - start.min() < each / 2:
-            return equal_blocks(kernel.tasks, self._units)
-        loads = [(float(time), unit) for unit, time in enumerate(start)]
-        loads.sort()
-        sizes = [0] * self._units
-        for _ in range(kernel.tasks):
-            time, unit = heappop(loads)
-            sizes[unit] += 1
-            heappush(loads, (time + each, unit))
-        starts = np.cumsum([0, *sizes])
-        return tuple(Part(u, int(starts[u]), n) for u, n in enumerate(sizes) if n)
-
-    def _earliest(self, kernel: Kernel, blocks: Parts, ready: Times, free: Times) -> Parts:
+    def _earliest(
+        self, kernel: Kernel, blocks: Parts, ready: policy.Times, free: policy.Times
+    ) -> Parts:
         """Assign each block, in order, to the unit on which it finishes first, and join neighbours
         on one unit."""
-        each, free = task_seconds(kernel, self._costs), free.copy()
+        each, free = policy.task_seconds(kernel, self._costs), free.copy()
         chosen: list[int] = []
         for number, block in enumerate(blocks):
             start = np.maximum(free, ready[number])
@@ -201,11 +181,10 @@ class ListPlanner:
             parts.append(Part(unit, found[0].first, sum(block.count or 0 for block in found)))
         return tuple(parts)
 
-    def _best(self, node: Node, fits: list[Step]) -> Step:
+    def _best(self, node: Node, fits: list[policy.Step]) -> policy.Step:
         """Return the candidate that finishes first. A small kernel is split only if no unit has to
         wait."""
-        least = self._costs.small_waits * self._costs.wait_seconds
-        if kernel_seconds(node.item, self._costs) < least:
+        if policy.is_small(node.item, self._costs):
             fits = [fit for fit in fits if len(fit.units) == 1 or not fit.after] or fits
         return min(fits, key=_end)
 
@@ -214,8 +193,8 @@ def paths(nodes: Sequence[Node], units: int, costs: CostModel) -> list[float]:
     """Return for each item the seconds of the longest path from its start to the leaf's end."""
     found = [0.0] * len(nodes)
     for node in reversed(nodes):
-        seconds = kernel_seconds(node.item, costs)
-        if isinstance(node.item, Kernel) and only_parts(node.item, units) is None:
+        seconds = policy.kernel_seconds(node.item, costs)
+        if isinstance(node.item, Kernel) and policy.only_parts(node.item, units) is None:
             seconds *= -(-node.item.tasks // units) / node.item.tasks
         found[node.index] += seconds
         for other in node.before:
@@ -223,9 +202,9 @@ def paths(nodes: Sequence[Node], units: int, costs: CostModel) -> list[float]:
     return found
 
 
-def _end(step: Step | None) -> float:
+def _end(step: policy.Step | None) -> float:
     """Return when the last unit has finished its part; 0 if nothing is placed."""
     return 0.0 if step is None or not step.units else float(step.finish[list(step.units)].max())
 
 
-register(ListPolicy())
+policy.register(ListPolicy())

@@ -10,42 +10,16 @@ what one unit wrote, and as a whole if one unit wrote all of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stretto.device.boxes import Mask
 from stretto.device.costs import CostModel
-from stretto.device.expr import Buffer
 from stretto.device.operator import Kernel
-from stretto.device.regions import Body, Statement, kernel_regions
+from stretto.device.regions import Body
 from stretto.device.tree import Rotation
-from stretto.schedule.footprint import Footprint, Footprints, Part, Parts, may_meet
-from stretto.schedule.policy import (
-    LeafPlan,
-    Placed,
-    by_priority,
-    kernel_seconds,
-    only_parts,
-    part_seconds,
-    register,
-)
-
-Times = NDArray[np.float64]
-
-MOST_WRITERS = 8
-"""Number of kernels remembered as writers of a buffer; if more write it, only the latest are
-retained."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Writer:
-    """A kernel's write to a buffer. `dealt`: (tasks, offset) if dealt round-robin."""
-
-    footprint: Footprint
-    dealt: tuple[int, int] | None
-    leaf: int
+from stretto.schedule import policy
+from stretto.schedule.footprint import Footprint, Footprints, Part, Parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,69 +46,52 @@ class _TeamPlanner:
         self._units = units
         self._costs = costs
         self._footprints = footprints
-        self._writers: dict[str, tuple[_Writer, ...]] = {}
-        self._leaf = 0
+        self._writers = policy.Writers()
         self._next = 0
-        self._free: Times = np.zeros(units)
         self._others = ~np.eye(units, dtype=np.bool_)
 
-    def plan(self, body: Body) -> LeafPlan:
+    def plan(self, body: Body) -> policy.LeafPlan:
         """Plan a leaf; every item is a separate wave."""
-        self._leaf += 1
         self._next = 0
-        self._free = np.zeros(self._units)
-        finish: dict[int, tuple[tuple[Footprint, ...], Times]] = {}
-        waves: list[tuple[Placed, ...]] = []
-        for node in by_priority(body, self._costs):
+        timeline = policy.Timeline(self._units, self._costs, self._footprints, self._writers)
+        for node in policy.by_priority(body, self._costs):
             parts: Parts = ()
             if isinstance(node.item, Kernel):
-                parts = self._parts(node.item)
+                parts = self._parts(node.item, timeline.free)
                 if not parts:
                     continue
-            waves.append((Placed(node.item, parts),))
-            footprints = self._footprints.of(node.item, parts)
-            before = [finish[index] for index in node.before if index in finish]
-            finish[node.index] = footprints, self._run(node.item, parts, footprints, before)
-            if isinstance(node.item, Kernel):
-                self._note(node.item, parts, footprints)
-        return LeafPlan(tuple(waves), float(self._free.max()))
+            step = timeline.fitted(node, parts)
+            timeline.place(step)
+            self._writers.note(step, self._dealt(step))
+        waves = tuple((policy.Placed(step.node.item, step.parts),) for step in timeline.placed)
+        return policy.LeafPlan(waves, float(timeline.free.max()))
 
     def rotate(self, pairs: Rotation) -> None:
-        for current, following in pairs:
-            ahead = self._writers.pop(current.name, ())
-            behind = self._writers.pop(following.name, ())
-            self._writers[following.name] = _under(following, ahead)
-            self._writers[current.name] = _under(current, behind)
+        self._writers.rotate(pairs)
 
     # ---- placement of tasks --------------------------------------------------------------------
-    def _parts(self, kernel: Kernel) -> Parts:
+    def _parts(self, kernel: Kernel, free: policy.Times) -> Parts:
         """Choose the parts of a kernel, by the rules of the module docstring."""
-        only = only_parts(kernel, self._units)
+        only = policy.only_parts(kernel, self._units)
         if only is not None:
             return only
         whole = self._footprints.of(kernel, (Part(0, 0, kernel.tasks),))
         sources = np.flatnonzero(self._read_from(whole)[0])
         if kernel.tasks == 1 and len(sources):
-            return (Part(int(sources[np.argmin(self._free[sources])]), 0),)
-        is_small = kernel_seconds(kernel, self._costs) < self._costs.wait_seconds
+            return (Part(int(sources[np.argmin(free[sources])]), 0),)
+        is_small = policy.kernel_seconds(kernel, self._costs) < self._costs.wait_seconds
         if is_small and len(sources) == 1:
             return (Part(int(sources[0]), 0, kernel.tasks),)
         aligned = self._aligned(kernel, whole)
         return self._dealt_next(kernel.tasks) if aligned is None else aligned
 
-    def _read_from(self, footprints: tuple[Footprint, ...], leaf: int | None = None) -> Mask:
-        """Return the mask [u, v]: True if unit u reads what unit v wrote in a leaf other than
-        `leaf`."""
+    def _read_from(self, footprints: tuple[Footprint, ...]) -> Mask:
+        """Return the mask [u, v]: True if unit u reads what unit v wrote."""
         met = np.zeros((self._units, self._units), np.bool_)
         for footprint in footprints:
-            for writer in self._writers_of(footprint):
-                if writer.leaf != leaf:
-                    met |= self._footprints.meeting(footprint, writer.footprint)
+            for write in self._writers.of(footprint):
+                met |= self._footprints.overlap(footprint, write.footprint)
         return met
-
-    def _writers_of(self, footprint: Footprint) -> tuple[_Writer, ...]:
-        """Return the recorded writers of what a footprint reads; none if it writes."""
-        return () if footprint.write else self._writers.get(footprint.buffer.name, ())
 
     def _dealt_next(self, tasks: int) -> Parts:
         """Deal the tasks from where the last kernel ended. Tasks that fit on the units without
@@ -147,61 +104,22 @@ class _TeamPlanner:
     def _aligned(self, kernel: Kernel, whole: tuple[Footprint, ...]) -> Parts | None:
         """Return parts with the offset of a producer, if then each task reads only what its own
         unit wrote; else None."""
-        writers = [writer for footprint in whole for writer in self._writers_of(footprint)]
-        offsets = {w.dealt[1] for w in writers if w.dealt and w.dealt[0] == kernel.tasks}
+        writes = [write for footprint in whole for write in self._writers.of(footprint)]
+        offsets = {w.dealt[1] for w in writes if w.dealt and w.dealt[0] == kernel.tasks}
         for offset in sorted(offsets):
             parts = deal(kernel.tasks, offset, self._units)
-            if not self._elsewhere(self._read_from(self._footprints.of(kernel, parts))).any():
+            if not (self._read_from(self._footprints.of(kernel, parts)) & self._others).any():
                 return parts
         return None
 
-    # ---- times and writers ---------------------------------------------------------------------
-    def _run(
-        self,
-        item: Statement,
-        parts: Parts,
-        footprints: tuple[Footprint, ...],
-        before: list[tuple[tuple[Footprint, ...], Times]],
-    ) -> Times:
-        """Return when each unit has finished its part of an item, and mark the units as busy until
-        then."""
-        wait = self._costs.wait_seconds
-        waiting = self._elsewhere(self._read_from(footprints, self._leaf)).any(axis=1)
-        start = np.maximum(self._free, np.where(waiting, wait, 0.0))
-        for theirs, finish in before:
-            for a, b in product(footprints, theirs):
-                if may_meet(a, b):
-                    met = self._elsewhere(self._footprints.meeting(a, b))
-                    start = np.maximum(start, np.where(met, finish + wait, 0.0).max(axis=1))
-        if not isinstance(item, Kernel):
-            self._free = start
-            return start
-        finish = self._free.copy()
-        for part in parts:
-            finish[part.unit] = start[part.unit] + part_seconds(item, part, self._costs)
-        self._free = finish
-        return finish
-
-    def _elsewhere(self, met: Mask) -> Mask:
-        """Drop the diagonal: keep only what happens between different units."""
-        return met & self._others
-
-    def _note(self, kernel: Kernel, parts: Parts, footprints: tuple[Footprint, ...]) -> None:
-        """Record the writes of a kernel. One that overwrites a whole buffer replaces its earlier
-        writers."""
-        dealt = None
-        if kernel.is_static and len(parts) == min(kernel.tasks, self._units):
-            dealt = kernel.tasks, (parts[0].unit - parts[0].first) % self._units
-        whole = {
-            region.buffer.name
-            for region in kernel_regions(kernel)
-            if region.write and all(interval is None for interval in region.box)
-        }
-        for footprint in footprints:
-            if footprint.write:
-                name = footprint.buffer.name
-                earlier = () if name in whole else self._writers.get(name, ())[1 - MOST_WRITERS :]
-                self._writers[name] = (*earlier, _Writer(footprint, dealt, self._leaf))
+    def _dealt(self, step: policy.Step) -> tuple[int, int] | None:
+        """Return the number of tasks and the offset of a kernel that is dealt round-robin."""
+        kernel, parts = step.node.item, step.parts
+        if not isinstance(kernel, Kernel) or not kernel.is_static:
+            return None
+        if len(parts) != min(kernel.tasks, self._units):
+            return None
+        return kernel.tasks, (parts[0].unit - parts[0].first) % self._units
 
 
 def deal(tasks: int, offset: int, units: int) -> Parts:
@@ -214,8 +132,4 @@ def deal(tasks: int, offset: int, units: int) -> Parts:
     )
 
 
-def _under(buffer: Buffer, writers: tuple[_Writer, ...]) -> tuple[_Writer, ...]:
-    return tuple(_Writer(w.footprint.under(buffer), w.dealt, w.leaf) for w in writers)
-
-
-register(TeamPolicy())
+policy.register(TeamPolicy())

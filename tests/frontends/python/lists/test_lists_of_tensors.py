@@ -152,4 +152,4 @@ def test_lists_of_floats_are_not_compared() -> None:
         return (x[x > 0] * 0.1).tolist() == [0.1]
 
     error = refused(compared, *CASES[0])
-    assert "items are not all integers or flags" in str(error) and error.remedy
+    assert "not all items are integers or flags" in str(error) and error.remedy

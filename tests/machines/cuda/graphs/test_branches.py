@@ -283,10 +283,10 @@ def test_what_cannot_be_predicated_is_conditional_and_says_why() -> None:
         inputs = arguments(seed)
         same(fast(*inputs), program(*inputs))
     (entry,) = fast.signatures
-    reasons = {one.why for one in gpu_program(entry.stages).branches}
+    reasons = {one.reason for one in gpu_program(entry.stages).branches}
     assert "a library call is in an arm" in reasons
     assert any("is taken apart in an arm" in reason for reason in reasons)
-    assert all(one.way == "conditional" for one in gpu_program(entry.stages).branches)
+    assert all(one.execution == "conditional" for one in gpu_program(entry.stages).branches)
 
 
 @pytest.mark.parametrize("function", [nested, until_large])
@@ -348,7 +348,7 @@ def test_ways_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cost:
                 x = x.flip(0).abs() + 1
     (entry,) = fast.signatures
     for one in gpu_program(entry.stages).branches:
-        chosen[one.way] += 1
+        chosen[one.execution] += 1
     assert chosen["predicated" if cost else "conditional"] == 3
     counts = entry.executable.branch_counts()
     found = sorted((one.total, one.first) for one in counts.values())
@@ -358,7 +358,7 @@ def test_ways_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cost:
                for line in fast.explain().splitlines() if "if main" in line)  # fmt: skip
     again = compiled(with_counts, arguments(0), options)
     (entry,) = again.signatures
-    reasons = [one.why for one in gpu_program(entry.stages).branches]
+    reasons = [one.reason for one in gpu_program(entry.stages).branches]
     assert any("with the ways that were counted" in reason for reason in reasons)
     names = sorted(counts)
     shares = known_frequencies(entry.stages, names)
@@ -436,8 +436,8 @@ def test_an_arm_that_cannot_be_captured_is_unlikely() -> None:
     (entry,) = fast.signatures
     run = entry.executable
     (chosen,) = gpu_program(entry.stages).branches
-    assert chosen.way == "unlikely" and "cannot be captured" in chosen.why
-    assert chosen.why in fast.explain()
+    assert chosen.execution == "unlikely" and "cannot be captured" in chosen.reason
+    assert chosen.reason in fast.explain()
     for scale in (1.0, 1e-4, 1.0):
         for seed in range(3):
             x, w = arguments(seed)

@@ -11,12 +11,12 @@ from typing import ClassVar
 from stretto.device.expr import Access, Index
 from stretto.device.operator import Combine, Operator, Stage
 from stretto.device.user_kernels import UserKernel, index_multiples, kernel_of
-from stretto.kernels.user_views import UserCall, UserView
+from stretto.extending.cpp_source import definition, namespace
+from stretto.extending.views import UserCall, UserView
 from stretto.machines.cpu.printer.expr import MEMORY_TYPES, ScalarPrinter
 from stretto.machines.cpu.printer.nest import NestPrinter
 from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request
 from stretto.machines.cpu.templates.loops import contiguous_multiples
-from stretto.machines.cpu.user_source import definition, namespace
 from stretto.machines.statements import If, Raw, Statement, element_of
 from stretto.machines.terms import Term, call, infix, joined, literal, separated, total, variable
 

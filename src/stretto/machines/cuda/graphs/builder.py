@@ -16,7 +16,7 @@ import torch
 
 from stretto.device.costs import CostModel
 from stretto.device.launch_graph import Arrangement, LaunchGraph, needed
-from stretto.device.plan import Action, Plan, stretch
+from stretto.device.plan import Action, Plan, enqueued_nodes
 from stretto.device.tree import Node, Seq, children
 from stretto.device.verifier.plans import verify_arrangement, verify_graph
 from stretto.errors import ScheduleError
@@ -25,8 +25,7 @@ from stretto.machines.cuda.graphs.store import Pool
 from stretto.machines.cuda.graphs.words import WORD, Operation, encoded, follow
 from stretto.machines.cuda.interpretation import Interpretation
 from stretto.machines.cuda.launch import Invocation
-from stretto.schedule.launch_graph import plan_graph
-from stretto.schedule.launch_order import Opara, arranged, opara_streams, program_order
+from stretto.schedule.launch_graph import Opara, arranged, opara_streams, plan_graph, program_order
 from stretto.schedule.plan_cost import profiles_of
 from stretto.simulator.devices import device_for
 
@@ -262,7 +261,7 @@ def _collect(
 ) -> None:
     if isinstance(body, Seq):
         found[id(body)] = _arranged(plan, costs, body, graph)
-    for part, node in zip(stretch(body), graph.nodes, strict=True):
+    for part, node in zip(enqueued_nodes(body), graph.nodes, strict=True):
         for child, inner in zip(children(part), node.bodies, strict=True):
             _collect(plan, costs, child, inner, found)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import warnings
 from array import array
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -38,11 +38,21 @@ from stretto.device.plan import (
     Library,
     Plan,
     address_name,
+    enqueued_nodes,
     formula_name,
     is_unlikely,
-    stretch,
 )
-from stretto.device.tree import For, If, Leaf, Node, Seq, rotating, rotation, walk
+from stretto.device.tree import (
+    For,
+    If,
+    Leaf,
+    Node,
+    Seq,
+    flattened,
+    rotating,
+    rotation,
+    walk,
+)
 from stretto.errors import RunError, StrettoWarning
 from stretto.machines.cuda.graphs.builder import ONE_NODE, WAITS_IN_BODIES, Arrangements, GraphNode
 from stretto.machines.cuda.graphs.kept import Counts, Graphs, Made, Stretch
@@ -121,7 +131,7 @@ class GraphExecutable(PlanExecutable):
         """The loops and branches of main that the host executes because launches in them wait and
         the driver is too old."""
         body = self.plan.tree.main.body
-        outer = stretch(body) if isinstance(body, Seq) else ()
+        outer = enqueued_nodes(body) if isinstance(body, Seq) else ()
         return tuple(n for n in outer if can_record(n, self.moves) and self._lacks_driver(n))
 
     @property
@@ -188,7 +198,7 @@ class GraphExecutable(PlanExecutable):
         key = id(sequence), tuple(numbers)
         if key not in self._stretches:
             found: list[Stretch] = []
-            parts = stretch(sequence)
+            parts = enqueued_nodes(sequence)
             for captured, group in groupby(
                 numbers, lambda number: self._can_capture(parts[number])
             ):
@@ -216,7 +226,9 @@ class GraphExecutable(PlanExecutable):
         everything = self.stretches(body, self.arrangements[id(body)].arrangement.order)
         if any(part.exits for part in everything):
             return True
-        alone = [stretch(s.sequence)[n] for s in everything if not s.captured for n in s.numbers]
+        alone = [
+            enqueued_nodes(s.sequence)[n] for s in everything if not s.captured for n in s.numbers
+        ]
         calls = _calls(alone)
         return (
             any(not isinstance(node, Leaf) for node in alone)
@@ -245,7 +257,7 @@ class GraphExecutable(PlanExecutable):
     def _stretch(
         self, sequence: Seq[Action], numbers: tuple[int, ...], captured: bool
     ) -> list[Stretch]:
-        nodes = [stretch(sequence)[number] for number in numbers]
+        nodes = [enqueued_nodes(sequence)[number] for number in numbers]
         if not captured or (len(nodes) == 1 and isinstance(nodes[0], Leaf)):
             return [Stretch(sequence, numbers, False)]
         inside = [inner for node in nodes for inner in graph_walk(node)]
@@ -301,7 +313,7 @@ class GraphHost(Host):
             tuple(self.sizes),
             tuple(self.capacities.items()),
         )
-        self.node(function.body, at)
+        self.run(at)
         return at
 
     def count(self, addresses: dict[int, int]) -> None:
@@ -320,32 +332,32 @@ class GraphHost(Host):
     def reached(self, at: Activation) -> list[torch.Tensor]:
         return list(at.moving.values()) if at.depth else self.graphs.reached
 
-    def node(self, node: Node[Action], at: Activation) -> None:
-        if at.depth or not isinstance(node, Seq):
-            super().node(node, at)
-        else:
-            order = self.executable.arrangements[id(node)].arrangement.order
-            self.parts(node, order, at)
+    def sequence(self, node: Seq[Action], state: Activation) -> Iterable[Node[Action]]:
+        if state.depth:
+            return super().sequence(node, state)
+        return self.parts(node, self.executable.arrangements[id(node)].arrangement.order, state)
 
-    def parts(self, node: Seq[Action], numbers: Sequence[int], at: Activation) -> None:
-        """Execute some children of a sequence, in this order."""
-        nodes = stretch(node)
+    def parts(
+        self, node: Seq[Action], numbers: Sequence[int], at: Activation
+    ) -> Iterator[Node[Action]]:
+        """Yield those of some children of a sequence that the host executes, in this order, and
+        replay graphs of the others."""
+        nodes = enqueued_nodes(node)
         for part in self.executable.stretches(node, numbers):
             if not part.captured:
                 self.begin_words(at)
-                for number in part.numbers:
-                    self.node(nodes[number], at)
+                yield from (nodes[number] for number in part.numbers)
                 continue
             try:
                 made = self.graph(part, at)
             except RefusedCall as refused:
                 self.executable.refuse(refused.refusal)
-                self.parts(node, part.numbers, at)
+                yield from self.parts(node, part.numbers, at)
                 continue
             self.begun = True
             self.replay(part, made, at)
             while exit_number := self.left(part):
-                self.go_on(part, exit_number, at)
+                yield from self.go_on(part, exit_number, at)
 
     def replay(self, part: Stretch, made: Made, at: Activation) -> None:
         """Enqueue a replay."""
@@ -366,12 +378,12 @@ class GraphHost(Host):
         executable.require_running(self.state)
         return int(self.graphs.left[0].item())
 
-    def go_on(self, part: Stretch, exit_number: int, at: Activation) -> None:
-        """Execute the unlikely arm of a branch, and replay the rest."""
+    def go_on(self, part: Stretch, exit_number: int, at: Activation) -> Iterator[Node[Action]]:
+        """Yield the unlikely arm of a branch, and replay the rest."""
         branch = part.exits[exit_number - 1]
         self.graphs.left[0].fill_(0)
         self.executable.counts.left += 1
-        self.node(unlikely_arm(branch), at)
+        yield unlikely_arm(branch)
         try:
             rest = self.graph(part, at, branch)
         except RefusedCall as refused:
@@ -574,10 +586,5 @@ def _calls(nodes: Sequence[Node[Action]]) -> list[LibraryCall]:
 
 def _outer(node: Node[Action]) -> list[Launch]:
     """Return the launches of a node that are in no loop or branch."""
-    match node:
-        case Leaf(Launch() as launch):
-            return [launch]
-        case Seq(items):
-            return [launch for item in items for launch in _outer(item)]
-        case _:
-            return []
+    bodies = (part.body for part in flattened(node) if isinstance(part, Leaf))
+    return [body for body in bodies if isinstance(body, Launch)]

@@ -20,9 +20,9 @@ from stretto.device.plan import (
     Launch,
     Library,
     arms,
+    enqueued_nodes,
     is_unlikely,
     needs_host,
-    stretch,
     unlikely_guard,
 )
 from stretto.device.tree import (
@@ -36,6 +36,7 @@ from stretto.device.tree import (
     Seq,
     While,
     children,
+    is_empty,
     walk,
 )
 from stretto.machines.cuda.graphs.builder import Arrangements, CaptureError, GraphBuilder, GraphNode
@@ -102,7 +103,7 @@ def contains(node: Node[Action], branch: If[Action]) -> bool:
 
 def place_of(branch: If[Action], sequence: Seq[Action], numbers: Sequence[int]) -> int:
     """Return which of some nodes of a sequence's stretch contains the branch."""
-    parts = stretch(sequence)
+    parts = enqueued_nodes(sequence)
     return next(number for number in numbers if contains(parts[number], branch))
 
 
@@ -234,7 +235,7 @@ class Recorder:
     ) -> Ends:
         """Add some nodes of a sequence's stretch, in the order of its arrangement. begun: the ends
         of other nodes that are in the graph already."""
-        after, parts = self.arrangements[id(node)].after, stretch(node)
+        after, parts = self.arrangements[id(node)].after, enqueued_nodes(node)
         leaving = next((n for n in numbers if leaves_graph(parts[n])), None)
         rest = [] if leaving is None else rest_of(leaving, numbers, after, parts)
         lanes = self.arrangements[id(node)].arrangement.streams
@@ -263,7 +264,7 @@ class Recorder:
         self, graph: GraphBuilder, node: Seq[Action], leaving: int, rest: list[int], after: Ends
     ) -> Ends:
         """Add an exit, or a node that contains one, and the rest of the stretch after it."""
-        branch = stretch(node)[leaving]
+        branch = enqueued_nodes(node)[leaving]
         if not is_unlikely(branch):
             if not rest:
                 return after
@@ -315,7 +316,7 @@ class Recorder:
         self, graph: GraphBuilder, node: Seq[Action], numbers: Sequence[int], branch: If[Action]
     ) -> Ends:
         """Add the rest of some nodes of a stretch after the unlikely arm of a branch in them."""
-        after, parts = self.arrangements[id(node)].after, stretch(node)
+        after, parts = self.arrangements[id(node)].after, enqueued_nodes(node)
         number = place_of(branch, node, numbers)
         rest = rest_of(number, list(numbers), after, parts)
         if parts[number] is branch:
@@ -358,7 +359,7 @@ class Recorder:
             if cells is not None and found.number in ends:
                 operations += found.operations(cells, self.host.address_of_word)
                 registers |= found.registers
-        parts = stretch(node)
+        parts = enqueued_nodes(node)
         after = _all(ends[number] for number in ends if writes(parts[number], registers))
         self._operations(graph, operations, after or self.head)
 
@@ -521,11 +522,6 @@ class Recorder:
         if not operations:
             return after
         return (graph.words(operations, self.host.control, after),)
-
-
-def is_empty(node: Node[Action]) -> bool:
-    """Return True if a node does nothing."""
-    return isinstance(node, Seq) and all(map(is_empty, children(node)))
 
 
 def _all(ends: Iterable[Ends]) -> Ends:

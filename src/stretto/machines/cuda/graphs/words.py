@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from stretto.device.expr import Reg
-from stretto.device.plan import Action, Guard, Launch, arms, stretch
+from stretto.device.plan import Action, Guard, Launch, arms, enqueued_nodes
 from stretto.device.tree import If, Node, Seq, is_predicated, leaves
 
 ENTRY = "stretto_words"
@@ -324,8 +324,8 @@ def _predicated(
             inner = number
             for guard, arm in arms(node):
                 yield from _predicated((arm,), (*guards, guard), inner)
-                inner += len(stretch(arm))
-        number += len(stretch(node))
+                inner += len(enqueued_nodes(arm))
+        number += len(enqueued_nodes(node))
 
 
 def writes(node: Node[Action], registers: set[str]) -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 from torch import Tensor
 
 from stretto.errors import RunError, SourceLocation
+from stretto.extending.triton_source import located
 from stretto.machines.cuda.interpreter.memory import (
     Array,
     Buffer,
@@ -28,7 +29,6 @@ from stretto.machines.cuda.interpreter.memory import (
 from stretto.machines.cuda.interpreter.races import WARP, Dependences, Race, UnitAccesses
 from stretto.machines.cuda.printer.source import ENTRY, ERROR, PROGRESS, Parameter, TritonSource
 from stretto.machines.cuda.toolchain import file_name, require_greenlet, require_triton
-from stretto.machines.cuda.user_source import located
 from stretto.runtime.results import DeadlockError
 
 if TYPE_CHECKING:

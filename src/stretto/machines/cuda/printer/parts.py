@@ -7,13 +7,13 @@ from collections.abc import Collection
 from stretto.device.analyses import awaited_ends, has_waits
 from stretto.device.expr import Buffer
 from stretto.device.program import DeviceProgram
+from stretto.extending.triton_source import user_names
 from stretto.machines.control import ProgramParts
 from stretto.machines.cuda.printer.barriers import ProgramAccesses
 from stretto.machines.cuda.printer.dead_stores import without_dead_stores
 from stretto.machines.cuda.printer.kernel import print_kernel
 from stretto.machines.cuda.printer.sharing import sharings
 from stretto.machines.cuda.printer.source import ENTRY
-from stretto.machines.cuda.user_source import user_names
 from stretto.machines.statements import Function
 from stretto.machines.terms import Term, variable
 

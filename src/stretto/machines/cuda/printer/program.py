@@ -18,6 +18,8 @@ from pathlib import Path
 from stretto.device.expr import Buffer, Reg
 from stretto.device.plan import Guard, Launch, Plan, address_name, busy_units, units_wait
 from stretto.device.program import DeviceProgram
+from stretto.device.user_kernels import called_kernels
+from stretto.extending.triton_source import definitions
 from stretto.ir.types import DType
 from stretto.machines import statements as code
 from stretto.machines.cuda.printer.dead_stores import handed_over
@@ -37,7 +39,6 @@ from stretto.machines.cuda.printer.scalar import (
 )
 from stretto.machines.cuda.printer.source import ENTRY, NAMES, PROGRESS, Parameter, TritonSource
 from stretto.machines.cuda.printer.states import StateMachine, as_word, from_word
-from stretto.machines.cuda.user_source import definitions, user_kernels
 from stretto.machines.statements import python_function
 from stretto.machines.terms import Term, call, infix, literal, variable
 
@@ -187,7 +188,7 @@ class _ProgramPrinter:
             _definition(name, function, inline, self.parts.users[name])
             for (function, inline), name in self.parts.defined.items()
         ]
-        users = user_kernels(self.program.kernels)
+        users = called_kernels(self.program.kernels)
         functions = [*definitions(users), *functions, _definition(ENTRY, function, True)]
         return TritonSource(
             "\n\n".join([HEADER, library_text(), *functions]),

@@ -11,8 +11,8 @@ from typing import ClassVar
 from stretto.device.expr import Const, Expr, Position
 from stretto.device.operator import Combine, Operator
 from stretto.device.user_kernels import UserKernel, kernel_of
+from stretto.extending.views import UserCall, UserView
 from stretto.ir.types import DType
-from stretto.kernels.user_views import UserCall, UserView
 from stretto.machines.cuda.printer.expr import INDEX_LIMIT, LanePrinter
 from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter
 from stretto.machines.cuda.template import Choice, CudaTemplate, Family, Parts, Stencil, power

@@ -7,8 +7,8 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import replace
 
-from stretto.device.operator import Combine, Kernel
-from stretto.device.user_kernels import UserKernel, kernel_of
+from stretto.device.operator import Kernel
+from stretto.device.user_kernels import UserKernel, called_kernels
 from stretto.errors import BuildError, SourceLocation
 
 
@@ -31,9 +31,7 @@ def definition(kernel: UserKernel) -> str:
 def located(error: BuildError, kernels: Iterable[Kernel]) -> BuildError:
     """Return the error with the line of a user's source that the compiler complains about; other
     errors unchanged."""
-    operators = (stage.operator for kernel in kernels for stage in kernel.stages)
-    used = {kernel_of(one) for one in operators if one.combine is Combine.KERNEL}
-    for kernel in sorted(used, key=lambda kernel: kernel.name):
+    for kernel in sorted(called_kernels(kernels), key=lambda kernel: kernel.name):
         found = _located(error, kernel)
         if found is not None:
             return found

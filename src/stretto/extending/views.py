@@ -13,7 +13,7 @@ from itertools import count
 
 from stretto.device.expr import Apply, Buffer, Expr, Index, Load, Position, Reg, substitute_index
 from stretto.device.operator import Operator
-from stretto.device.user_kernels import Region, UserKernel, kernel_of
+from stretto.device.user_kernels import DeclaredRegion, UserKernel, kernel_of
 from stretto.ir.sizes import Var
 
 
@@ -81,7 +81,7 @@ class _Reader:
         indices = tuple(dim for dim, part in parts if part.start is not None)
         return UserCall(kernel, self.leads, indices, tuple(reads), numbers, result)
 
-    def _start(self, region: Region, offset: Index, steps: tuple[Index, ...]) -> Index:
+    def _start(self, region: DeclaredRegion, offset: Index, steps: tuple[Index, ...]) -> Index:
         """Return the position of the first element: the access at 0, less the region's constant
         offsets."""
         start = self._at_zero(offset)
@@ -97,7 +97,9 @@ class _Reader:
 
         return substitute_index(offset, lookup)
 
-    def _steps(self, region: Region, offset: Index, windows: Iterator[int]) -> Iterator[Index]:
+    def _steps(
+        self, region: DeclaredRegion, offset: Index, windows: Iterator[int]
+    ) -> Iterator[Index]:
         for part in region.parts:
             window = None if part.start is not None and part.length == 1 else next(windows)
             if window is not None:
