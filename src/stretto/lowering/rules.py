@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from stretto.device.expr import Expr, Extent, Load, Reg, loads
+from stretto.device.expr import Expr, Extent, Reg
 from stretto.device.operator import LibraryCall, Operator
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument, TensorOp
@@ -186,10 +186,6 @@ def sized_dims(dims: tuple[Extent, ...]) -> tuple[int | Size, ...]:
     if len(found) != len(dims):
         raise Decline("a dim is known only at run time")
     return found
-
-
-def reads(expr: Expr) -> tuple[Load, ...]:
-    return tuple(loads(expr))
 
 
 Body = Callable[[Call], Lazy | tuple[Lazy, ...] | None]
