@@ -20,7 +20,8 @@ from ..models.instances import INSTANCE_ZOO
 from ..streams.service_report import ServiceRecord
 from . import suite
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[1] / "results"
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
 DYNET = {
     ("treelstm:256", 64): 28.7 / 24.4,

@@ -1,4 +1,4 @@
-"""The part "instances": random programs for one instance, run for batches by `stretto.batch`.
+"""Random programs for one instance, run for batches by `stretto.batch`.
 
 A call of such a program is a batch. Its result is what each instance gives or raises, the objects
 that results share with each other and with the instances, and the instances afterwards.
@@ -14,35 +14,17 @@ from typing import Any
 import torch
 
 import stretto
-from checks.fuzz.functions import machines_of
-from checks.fuzz.instance_writer import write_instances
 from checks.fuzz.observe import Thing
-from checks.fuzz.outcome import Outcome
 from checks.fuzz.reference import EndlessError
 from checks.fuzz.source import Source, load
-from checks.fuzz.trial import Made, Note, Program, try_program
-from checks.fuzz.workers import Job
+from checks.fuzz.trial import Made, Program
 from stretto.batching.batched import Batched
 from stretto.batching.serving import Call, Failure
 
 
-def random_instances(first: int, count: int, machines: tuple[str, ...], seconds: float) -> Job[int]:
-    """Programs of the seeds from `first` on."""
-
-    def run(seed: int, note: Note) -> Outcome:
-        text = write_instances(seed)
-        source = Instances(f"seed {seed}", text, seed, machines_of(seed, machines))
-        outcome = try_program(source.program(), note)
-        return replace(outcome, source="" if outcome.verdict == "equal" else text)
-
-    return Job(
-        range(first, first + count), run, lambda seed: f"seed {seed}", write_instances, seconds
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Instances(Source):
-    """A text of `write_instances`."""
+    """A text with `main` for one instance, and with calls that are batches."""
 
     def program(self) -> Program:
         return Program(

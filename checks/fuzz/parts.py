@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from checks.fuzz.exportdb import database, exportdb
-from checks.fuzz.functions import random_functions
-from checks.fuzz.instances import Instances, random_instances
 from checks.fuzz.journal import Journal
 from checks.fuzz.known import unknown_refusals
 from checks.fuzz.machines import NATIVE, STANDARD
@@ -24,22 +22,18 @@ from checks.fuzz.operators import (
     special_samples,
 )
 from checks.fuzz.outcome import Outcome
-from checks.fuzz.python_functions import random_python
+from checks.fuzz.programs import WRITTEN, random_programs, reduced_source
 from checks.fuzz.python_tests import python_test_cases, python_tests
-from checks.fuzz.reduce import reduce_source
 from checks.fuzz.report import PartReport
 from checks.fuzz.sanitizers import sanitizers
 from checks.fuzz.schedules import schedules
-from checks.fuzz.sizes import random_sizes, sized_source
-from checks.fuzz.source import Source
 from checks.fuzz.torch_instances import (
     module_instance_samples,
     module_instances,
     operator_instance_samples,
     operator_instances,
 )
-from checks.fuzz.trial import Note, try_program
-from checks.fuzz.workers import Job, Workers, run_all
+from checks.fuzz.workers import Job, run_all
 
 SLOWER = 15
 """A case of the sanitizers is many functions, built by slower compilers."""
@@ -65,15 +59,10 @@ class Settings:
     reduce: bool = True
 
 
-def functions_job(settings: Settings) -> Job[Any]:
-    return random_functions(
-        settings.seed, settings.count or 20_000, settings.machines, settings.seconds
-    )
-
-
-def python_job(settings: Settings) -> Job[Any]:
-    return random_python(
-        settings.seed, settings.count or 20_000, settings.machines, settings.seconds
+def written_job(part: str) -> Callable[[Settings], Job[Any]]:
+    """A part whose programs are written."""
+    return lambda settings: random_programs(
+        part, settings.seed, settings.count or 20_000, settings.machines, settings.seconds
     )
 
 
@@ -85,18 +74,6 @@ def operators_job(settings: Settings) -> Job[Any]:
 def special_job(settings: Settings) -> Job[Any]:
     samples = sampled(special_samples(max(1, settings.per_entry // 3)), settings)
     return operators(samples, settings.machines or NATIVE[:1], settings.seconds)
-
-
-def sizes_job(settings: Settings) -> Job[Any]:
-    return random_sizes(
-        settings.seed, settings.count or 20_000, settings.machines, settings.seconds
-    )
-
-
-def instances_job(settings: Settings) -> Job[Any]:
-    return random_instances(
-        settings.seed, settings.count or 20_000, settings.machines, settings.seconds
-    )
 
 
 def operator_sizes_job(settings: Settings) -> Job[Any]:
@@ -150,16 +127,13 @@ def sampled(samples: list[T], settings: Settings) -> list[T]:
 DATABASES = ("operators", "modules", "exportdb")
 """The parts whose refusals are listed."""
 
-WRITTEN = ("functions", "python", "sizes", "instances")
-"""The parts whose cases are Python text, which is cut down where it fails."""
-
 PARTS: dict[str, Callable[[Settings], Job[Any]]] = {
-    "functions": functions_job,
-    "python": python_job,
+    "functions": written_job("functions"),
+    "python": written_job("python"),
     "operators": operators_job,
     "special": special_job,
-    "sizes": sizes_job,
-    "instances": instances_job,
+    "sizes": written_job("sizes"),
+    "instances": written_job("instances"),
     "operator-sizes": operator_sizes_job,
     "operator-instances": operator_instances_job,
     "modules": modules_job,
@@ -216,31 +190,6 @@ def reduced(part: str, failures: Sequence[Outcome], settings: Settings) -> dict[
         title = f"{outcome.name}, {outcome.backend}, {outcome.verdict}: {outcome.reason}"
         found[title] = reduced_source(part, outcome, settings.seconds)
     return found
-
-
-def reduced_source(part: str, outcome: Outcome, limit: float, seconds: float = 240.0) -> str:
-    """The source of a failure, cut down while it fails so on the backend that it failed on."""
-    seed = int(outcome.name.split()[-1])
-    limit = limit if outcome.verdict != "hang" else min(limit, 10.0)
-
-    job: Job[Source] = Job((), _try_source, lambda one: one.name, seconds=limit)
-    with Workers(job, 1) as workers:
-
-        def fails(text: str) -> bool:
-            source = Source(outcome.name, text, seed, (outcome.backend,))
-            if part == "instances":
-                source = Instances(outcome.name, text, seed, (outcome.backend,))
-            elif part == "sizes":
-                source = sized_source(seed, (outcome.backend,), text)
-            (again,) = workers.run([source])
-            same = again.verdict == outcome.verdict
-            return same and (again.reason == outcome.reason or outcome.verdict == "hang")
-
-        return reduce_source(outcome.source, fails, seconds)
-
-
-def _try_source(source: Source, note: Note) -> Outcome:
-    return try_program(source.program(), note)
 
 
 def failed(reports: Sequence[PartReport]) -> bool:

@@ -18,7 +18,7 @@ from checks.fuzz.machines import spread
 from checks.fuzz.sanitizers import CASE
 from checks.fuzz.source import Source
 from checks.fuzz.trial import RefusedCall, run_calls
-from checks.fuzz.writer import write_source
+from checks.fuzz.writer import write
 from stretto.errors import StrettoError
 from stretto.machines.registry import default_machine
 from stretto.options import Debug, Options
@@ -39,7 +39,7 @@ def run_topic(topic: str) -> None:
 def run_seed(seed: int, folder: Path) -> None:
     """A random function; it may be refused or raise."""
     announce(f"seed:{seed}")
-    made = Source("", write_source(seed), seed).make(folder)
+    made = Source("", write("functions", seed), seed).make(folder)
     options = Options(threads=2, debug=Debug(unroll=seed % 4), check=False)
     try:
         run_calls(

@@ -13,12 +13,12 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from stretto.errors import BuildError
-from stretto.machines.cuda.machine_code import Effect, Function, Instruction, definitions
+from stretto.machines.cuda.machine_code import Effect, Function, Instruction
 
 _TYPE = re.compile(r"^\s*\.type\s+(\S+?),@function")
 _LABEL = re.compile(r"^(\S+):\s*$")
@@ -187,8 +187,36 @@ def _is_error_word(function: Function, index: int) -> bool:
     return address is not None and _is_copied(function, index, address[1], ())
 
 
+def _definitions(
+    function: Function, index: int, defines: Callable[[Instruction], bool]
+) -> list[int] | None:
+    """Return the instructions satisfying `defines` that may be the last such on some path to
+    `index`; None if some path has none."""
+    before: dict[int, list[int]] = {}
+    for one in range(len(function.instructions)):
+        for other in function.successors(one):
+            before.setdefault(other, []).append(one)
+    found: list[int] = []
+    seen: set[int] = set()
+    pending = [index]
+    while pending:
+        current = pending.pop()
+        if current == 0:
+            return None
+        for previous in before.get(current, ()):
+            if previous in seen:
+                continue
+            seen.add(previous)
+            instruction = function.instructions[previous]
+            if defines(instruction):
+                found.append(previous)
+            if not defines(instruction) or instruction.conditional:
+                pending.append(previous)
+    return found
+
+
 def _is_copied(function: Function, index: int, register: str, seen: Sequence[int]) -> bool:
-    found = definitions(function, index, lambda one: register in _defined(one.text))
+    found = _definitions(function, index, lambda one: register in _defined(one.text))
     for at in found or ():
         if at in seen:
             continue

@@ -16,11 +16,10 @@ from stretto.text import Writer, caret
 class SourceLocation:
     """A place in the user's source.
 
-    `line` counts from 1. Columns are those of `ast` and `co_positions`: they count from 0,
-    in bytes of the line's UTF-8. `end_column` is None if the end is unknown or on a later
-    line. `module` is the path of the module whose `forward` reached the place, as
-    `layers.3.q_proj`; it does not count in comparisons, since many modules may share a
-    place.
+    `line` counts from 1. Columns are those of `ast` and `co_positions`: they count from 0, in bytes
+    of the line's UTF-8. `end_column` is None if the end is unknown or on a later line. `module` is
+    the path of the module whose `forward` reached the place, as `layers.3.q_proj`; it does not
+    count in comparisons, since many modules may share a place.
     """
 
     file: str
@@ -45,13 +44,12 @@ class SourceLocation:
 
 
 class StrettoError(Exception):
-    """Base class of all errors. `message` is the reason; the other fields are shown below it
-    if known.
+    """Base class of all errors. `message` is the reason; the other fields are shown below it if
+    known.
 
-    `op` is the printed operator (or a larger part of the IR) that the error is about;
-    `remedy` says what the user can change. `stage` names the stage of a compile that
-    failed, and its pass; None if the function could not be captured, or if no compile was
-    going on.
+    `op` is the printed operator (or a larger part of the IR) that the error is about; `remedy` says
+    what the user can change. `stage` names the stage of a compile that failed, and its pass; None
+    if the function could not be captured, or if no compile was going on.
     """
 
     stage: str | None = None

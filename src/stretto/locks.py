@@ -13,8 +13,7 @@ R = TypeVar("R")
 
 class ForkSafeLock:
     """A reentrant lock for `with`. In a child of `fork`, which has only the thread that forked, a
-    lock held by another thread of the parent is free; one held by the forking thread stays
-    held."""
+    lock held by another thread of the parent is free; one held by the forking thread stays held."""
 
     __slots__ = ("__weakref__", "_depth", "_lock", "_owner")
 

@@ -99,8 +99,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def table(rows: Sequence[Sequence[object]], headers: Sequence[str]) -> str:
-    """Return a plain-text table, columns two spaces apart; columns of numbers are right-
-    aligned.
+    """Return a plain-text table, columns two spaces apart; columns of numbers are right- aligned.
 
     Raises `ValueError` for a row whose length is not that of `headers`.
     """

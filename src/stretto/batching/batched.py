@@ -87,11 +87,10 @@ class Batched(Streaming):
         """Return the results for all instances, in order: a list equal to `[function(*items,
         **shared) for items in zip(*columns)]`.
 
-        columns: a sequence for each positional parameter, all of one length, or one
-        `Flattened`. shared: keyword arguments that all instances share. Raises what the
-        function raises for the first instance that fails, with a note that names it;
-        CaptureError, with the line, for what cannot be batched; ValueError for columns of
-        different lengths.
+        columns: a sequence for each positional parameter, all of one length, or one `Flattened`.
+        shared: keyword arguments that all instances share. Raises what the function raises for the
+        first instance that fails, with a note that names it; CaptureError, with the line, for what
+        cannot be batched; ValueError for columns of different lengths.
         """
         flattened = columns[0] if len(columns) == 1 else None
         if isinstance(flattened, Flattened):
@@ -220,14 +219,12 @@ class Batched(Streaming):
 
     def tune(self, /, *columns: Any, runs: int = 10, **shared: Any) -> Tuning:
         """Choose the kernels of the tensor operators for batches like this one: by the numbers of
-        rows that its blocks run with, and by measuring some programs (the fastest of `runs`
-        runs).
+        rows that its blocks run with, and by measuring some programs (the fastest of `runs` runs).
 
         `explain()` shows the choice. It is stored in the build cache: batchers of this program
-        created later, in any process, begin with it. Results are the same except for rounding,
-        for any batch. It takes as long as compiling the tensor operators two or three times. If
-        new kinds of data extend the program, kernels are chosen as usual until it is tuned
-        again.
+        created later, in any process, begin with it. Results are the same except for rounding, for
+        any batch. It takes as long as compiling the tensor operators two or three times. If new
+        kinds of data extend the program, kernels are chosen as usual until it is tuned again.
         """
         with torch.no_grad(), self._lock:
             compiled, every = self._ready("tune", columns, shared)
@@ -261,14 +258,13 @@ def batch(
     >>> many = stretto.batch(model.eval())
     >>> results = many(trees)  # == [model(tree) for tree in trees]
 
-    An instance is any Python data: dataclasses, tuples, lists, dicts, numbers, strings, None
-    and tensors. The function's source is evaluated once. Code that depends on an instance is
-    compiled to native code that walks the instances and records which tensor operators each
-    needs; operators that do not depend on each other run as one, over all instances (ACRoBat,
-    sections 3 to 5). With grad mode on, a batch that reads a tensor that requires grad runs
-    eager, with a StrettoWarning. backend: as for `stretto.compile`. Raises TypeError if
-    `function` is not callable; calling the result raises CaptureError for what cannot be
-    batched.
+    An instance is any Python data: dataclasses, tuples, lists, dicts, numbers, strings, None and
+    tensors. The function's source is evaluated once. Code that depends on an instance is compiled
+    to native code that walks the instances and records which tensor operators each needs; operators
+    that do not depend on each other run as one, over all instances (ACRoBat, sections 3 to 5). With
+    grad mode on, a batch that reads a tensor that requires grad runs eager, with a StrettoWarning.
+    backend: as for `stretto.compile`. Raises TypeError if `function` is not callable; calling the
+    result raises CaptureError for what cannot be batched.
     """
     require_backend(backend)
     if not callable(function):

@@ -459,10 +459,9 @@ class Function:
 class ClassInfo:
     """A class of objects that instances hold or the program creates.
 
-    kind: "object" (dataclass or plain class), "namedtuple" or "dict" (with fixed keys, the
-    fields). cells: the cell of each field. absent: names that the program looked up in the
-    class because no object known at that time stores them; an object that stores one is of
-    another kind.
+    kind: "object" (dataclass or plain class), "namedtuple" or "dict" (with fixed keys, the fields).
+    cells: the cell of each field. absent: names that the program looked up in the class because no
+    object known at that time stores them; an object that stores one is of another kind.
     """
 
     python: type

@@ -256,11 +256,10 @@ class Compiled:
         machine code of those for GPUs.
 
         weights: True includes the tensors of the module's `state_dict()`, or for a function all
-        tensors that it has by name. Without them, pass them to `stretto.load(path,
-        tensors=...)`.
+        tensors that it has by name. Without them, pass them to `stretto.load(path, tensors=...)`.
 
-        For a module, only the signatures of its current mode (training or eval) are written.
-        Raises SaveError if a program depends on objects that a file cannot hold.
+        For a module, only the signatures of its current mode (training or eval) are written. Raises
+        SaveError if a program depends on objects that a file cannot hold.
         """
         from stretto.call.save import save
 
@@ -335,8 +334,7 @@ def compile(
     fallback: bool = False,
     target: str | None = None,
 ) -> Compiled | Callable[[Callable[..., Any]], Compiled]:
-    """Compile a function or `nn.Module` that uses ordinary Python control flow; a drop-in
-    for it.
+    """Compile a function or `nn.Module` that uses ordinary Python control flow; a drop-in for it.
 
     function: what to compile; without it a decorator is returned.
     example_inputs: positional arguments. If given, their signature is compiled now instead
@@ -361,10 +359,10 @@ def compile(
         `save` writes what was compiled to a file, machine code included, and `stretto.load`
         runs it where the GPU is.
 
-    The result takes and returns what the original does. One program is compiled per
-    signature: dtypes and devices of tensors, values of everything else. Raises ValueError
-    for an unknown backend, and at a call CaptureError, BuildError or RunError with the
-    user's source line and a remedy.
+    The result takes and returns what the original does. One program is compiled per signature:
+    dtypes and devices of tensors, values of everything else. Raises ValueError for an unknown
+    backend, and at a call CaptureError, BuildError or RunError with the user's source line and a
+    remedy.
     """
     require_backend(backend)
     settings = options if options is not None else Options()

@@ -144,15 +144,13 @@ def build(
     place: torch.device = HOST,
     updates: Updates = NO_UPDATES,
 ) -> Stages:
-    """Take a Program through all stages of a machine: passes, lowering, selection of
-    kernels, scheduling, verification, then the machine's own planning, printing,
-    compiling and loading.
+    """Take a Program through all stages of a machine: passes, lowering, selection of kernels,
+    scheduling, verification, then the machine's own planning, printing, compiling and loading.
 
-    place: the device of the tensors. updates: results that share the memory of inputs. The
-    program changes these inputs in place, without copies, and returns the input tensors
-    themselves. A run that stops may have written to them already, so use this only for
-    memory that the caller of the program owns. Raises the error class of the stage that
-    fails.
+    place: the device of the tensors. updates: results that share the memory of inputs. The program
+    changes these inputs in place, without copies, and returns the input tensors themselves. A run
+    that stops may have written to them already, so use this only for memory that the caller of the
+    program owns. Raises the error class of the stage that fails.
     """
     stages = begin(program, machine, options, place)
     stages.updates = updates

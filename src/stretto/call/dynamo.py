@@ -132,13 +132,12 @@ _OF_MODULE = re.compile(r"\._(parameters|buffers)\['[^']*'\]$")
 
 
 class GraphPrograms:
-    """The callable that replaces a graph for Dynamo: one compiled function per module that
-    uses it.
+    """The callable that replaces a graph for Dynamo: one compiled function per module that uses it.
 
-    held: positions of the inputs that modules hold, each with True for a parameter. A
-    buffer that the module replaces by another tensor is an input from then on. floats:
-    positions of Python floats that may change, which Dynamo passes as tensors. If an
-    operator needs such a float as a number, there is one program per value.
+    held: positions of the inputs that modules hold, each with True for a parameter. A buffer that
+    the module replaces by another tensor is an input from then on. floats: positions of Python
+    floats that may change, which Dynamo passes as tensors. If an operator needs such a float as a
+    number, there is one program per value.
     """
 
     def __init__(

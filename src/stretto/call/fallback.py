@@ -156,8 +156,7 @@ class CallSegments:
 class Fallback:
     """The state of one function or module that runs with fallback.
 
-    reasons: why calls could not be compiled, by key. calls: number of calls that ran in
-    pieces.
+    reasons: why calls could not be compiled, by key. calls: number of calls that ran in pieces.
     """
 
     pieces: CallSegments

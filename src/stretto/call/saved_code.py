@@ -46,8 +46,7 @@ _FORBIDDEN_WORDS = ("file", "path", "url")
 
 
 def check_program(program: Program, namespaces: Collection[str]) -> None:
-    """Verify a program of a file. Raises LoadError, or VerifyError if it is not a valid
-    program.
+    """Verify a program of a file. Raises LoadError, or VerifyError if it is not a valid program.
 
     namespaces: libraries that the caller allows besides torch's own operators.
     """
@@ -339,9 +338,8 @@ def names_of_code(
 class CodeUse:
     """Decides if the code of a file is used.
 
-    machine: the name of the machine that runs it. options: those passed to `load`, if any.
-    saved: those that the code was made with. is_trusted: True if machine code may be used
-    at all.
+    machine: the name of the machine that runs it. options: those passed to `load`, if any. saved:
+    those that the code was made with. is_trusted: True if machine code may be used at all.
     """
 
     machine: str

@@ -187,12 +187,11 @@ def _without_sizes(key: Key, shapes: list[Sequence[int]], ints: list[int]) -> Ke
 class Family:
     """The observed sizes of a family, and its programs for many sizes.
 
-    first: the sizes of the first call. varying: sizes that have differed, or are declared
-    to. fixed: the numbers that guards required of a size. seen: the calls that programs
-    were captured for. refused: why there can be no program for many sizes; None if there
-    can. state: what objects held when a program found sizes in them; `outer` is then the
-    family of the same calls whatever objects hold, and `inner` are, conversely, the
-    families with such states.
+    first: the sizes of the first call. varying: sizes that have differed, or are declared to.
+    fixed: the numbers that guards required of a size. seen: the calls that programs were captured
+    for. refused: why there can be no program for many sizes; None if there can. state: what objects
+    held when a program found sizes in them; `outer` is then the family of the same calls whatever
+    objects hold, and `inner` are, conversely, the families with such states.
     """
 
     first: CallForm

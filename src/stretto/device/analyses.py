@@ -1,11 +1,9 @@
-"""Analyses of control trees: leaf ends that units wait for, loops that are entered, later
-accesses.
+"""Analyses of control trees: leaf ends that units wait for, later accesses.
 
-The end of a leaf counts as a step of every unit, but needs a release only if another
-unit waits for it: in the same leaf, for a step after the last signal of the unit; or in
-a later leaf, for step 0, before the unit publishes anything else. Anything a unit does
-in a leaf whose end is not awaited is published with its next signal, since counters
-only grow.
+The end of a leaf counts as a step of every unit, but needs a release only if another unit waits for
+it: in the same leaf, for a step after the last signal of the unit; or in a later leaf, for step 0,
+before the unit publishes anything else. Anything a unit does in a leaf whose end is not awaited is
+published with its next signal, since counters only grow.
 """
 
 from __future__ import annotations
@@ -17,30 +15,16 @@ from typing import TypeVar
 import numpy as np
 
 from stretto.device.boxes import Mask
-from stretto.device.evaluate import Number, Tensors, evaluate
 from stretto.device.expr import (
-    Apply,
     Buffer,
-    Const,
-    Dynamic,
-    Expr,
-    Index,
-    Load,
-    Position,
-    Reg,
-    constant,
-    expr_atoms,
-    expr_regs,
-    parts,
-    substitute_index,
 )
-from stretto.device.flow import Backward, Facts, Loop
-from stretto.device.functions import FUNCTIONS
+from stretto.device.flow import Backward
 from stretto.device.operator import Stage
 from stretto.device.program import DeviceProgram, Item, Schedule, Signal, Wait
 from stretto.device.regions import statement_regions
-from stretto.device.tree import Call, For, Let, Node, Rotation, assigns, leaves, swaps
-from stretto.ir.size_bounds import at_most
+from stretto.device.tree import Call, Node, Rotation, leaves, swaps
+
+L = TypeVar("L")
 
 Units = frozenset[int]
 
@@ -143,119 +127,9 @@ def _last_signal(items: tuple[Item, ...]) -> int:
     return max((item.step for item in items if isinstance(item, Signal)), default=0)
 
 
-# ---- Loops of a function that have at least one iteration for all data.
-#
-# Constant registers are propagated through the control tree. `while` loops often begin with a
-# condition on such registers: a flag that is set, a counter that is 0.
-
-
-Known = Mapping[Reg, Number]
-"""The registers whose value is known."""
-
-
-def entered_loops(body: Node[Schedule]) -> frozenset[int]:
-    """Return the identities of the loops of a function that run at least one iteration whenever
-    they are reached."""
-    analysis = _Entered()
-    analysis.end(body, {})
-    return frozenset(loop for loop, is_entered in analysis.entered.items() if is_entered)
-
-
-class _Entered(Facts[Schedule, Known]):
-    def __init__(self) -> None:
-        super().__init__()
-        self.entered: dict[int, bool] = {}
-
-    def after(self, body: Schedule, state: Known) -> Known:
-        for item in body.statements:
-            if isinstance(item, Let):
-                state = _assigned(state, item)
-        return state
-
-    def merge(self, a: Known, b: Known) -> Known:
-        return {register: value for register, value in a.items() if b.get(register) == value}
-
-    def call(self, call: Call[Schedule], state: Known) -> tuple[Node[Schedule], Known]:
-        return call, _without(state, call)
-
-    def begin(self, node: For[Schedule], state: Known) -> Known:
-        return _without(state, node)
-
-    def loop(self, node: Loop[Schedule], state: Known) -> tuple[Node[Schedule], Known]:
-        # The walk of an enclosing loop repeats this, the last time with what holds in every turn.
-        self.entered[id(node)] = self._is_entered(node, state)
-        return super().loop(node, state)
-
-    def _is_entered(self, node: Loop[Schedule], state: Known) -> bool:
-        if not isinstance(node, For):
-            return bool(self.end(node.head, state).get(node.condition, False))
-        first, last = _bound(node.start, state), _bound(node.stop, state)
-        if first is None or last is None:
-            return False
-        return at_most(first + 1, last) if node.step > 0 else at_most(last + 1, first)
-
-
-def _without(state: Known, node: Node[Schedule]) -> Known:
-    gone = {*assigns(node)}
-    return {register: value for register, value in state.items() if register not in gone}
-
-
-def _assigned(state: Known, item: Let) -> Known:
-    found = {register: value for register, value in state.items() if register != item.reg}
-    if _is_computed(item.value, state):
-        found[item.reg] = evaluate(
-            item.value, {register.name: value for register, value in state.items()}, Tensors({})
-        )
-    return found
-
-
-def _is_computed(expr: Expr, state: Known) -> bool:
-    """Return True if an expression follows from known registers by integer or bool arithmetic that
-    cannot stop the run."""
-    if not expr_regs(expr) <= state.keys() or not all(
-        isinstance(atom, Reg) for atom in expr_atoms(expr)
-    ):
-        return False
-    return all(_is_exact(part) for part in parts(expr))
-
-
-def _is_exact(part: Expr) -> bool:
-    if part.dtype.is_float:
-        return False
-    match part:
-        case Load():
-            return False
-        case Apply(function):
-            known = FUNCTIONS[function]
-            return function != "checked" and not known.is_expensive
-        case Const() | Position():
-            return True
-
-
-def _bound(expr: Expr, state: Known) -> Index | None:
-    """Return a loop bound in terms of the sizes that a call passes, or None if it depends on
-    memory."""
-    number = constant(expr)
-    if number is not None:
-        return Index(const=number)
-    if not isinstance(expr, Position):
-        return None
-    found = substitute_index(
-        expr.index,
-        lambda atom: (
-            Index(const=int(state[atom]))
-            if isinstance(atom, Reg) and atom in state
-            else Index.of(atom)
-        ),
-    )
-    return None if any(isinstance(atom, Dynamic) for atom in found.atoms()) else found
-
-
 # ---- Buffers that a function may still access after each of its leaves; other buffers need not be
 # tracked.
 
-
-L = TypeVar("L")
 
 BufferNames = frozenset[str]
 

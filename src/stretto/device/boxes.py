@@ -38,8 +38,7 @@ ALL = 1 << 62
 class Boxes:
     """Regions of one buffer that have one shape and one kind: row r is region r.
 
-    limits[r, d]: first and last + 1 of dim d, in values, or in tiles or parts if the dim is
-    cut.
+    limits[r, d]: first and last + 1 of dim d, in values, or in tiles or parts if the dim is cut.
     """
 
     buffer: Buffer

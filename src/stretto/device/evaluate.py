@@ -1,9 +1,7 @@
-"""Reference semantics of operators: they are executed with torch, exactly and without
-optimisation.
+"""Reference semantics of operators: they are executed with torch, exactly and without optimisation.
 
-The emulator runs tasks with it, and tests of generated code use it as their oracle.
-Registers are numbers by name; memory is read and written through an object that can
-check every access.
+The emulator runs tasks with it, and tests of generated code use it as their oracle. Registers are
+numbers by name; memory is read and written through an object that can check every access.
 """
 
 from __future__ import annotations

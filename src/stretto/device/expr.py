@@ -1,13 +1,12 @@
 """Scalar expressions: the value of one element of an operator's result.
 
-An operator iterates over variables `Var(0) .. Var(n-1)` (parallel dims first, then
-reduction dims). Its value is an `Expr` over loads from buffers; each load has one
-`Index` per buffer dim. Fusing a producer, and every view (transpose, slice, expand,
-flip ...), is a substitution of variables. Registers (`Reg`) are scalars that every unit
-computes for itself: loop indices, list lengths, positions and conditions read from
-memory. Integer arithmetic of indices wraps around at 64 bits, as in eager mode;
-`Quotient` and `Remainder` floor. Quotients are simplified as if nothing wrapped around,
-so rules create one only where that is true.
+An operator iterates over variables `Var(0) .. Var(n-1)` (parallel dims first, then reduction dims).
+Its value is an `Expr` over loads from buffers; each load has one `Index` per buffer dim. Fusing a
+producer, and every view (transpose, slice, expand, flip ...), is a substitution of variables.
+Registers (`Reg`) are scalars that every unit computes for itself: loop indices, list lengths,
+positions and conditions read from memory. Integer arithmetic of indices wraps around at 64 bits, as
+in eager mode; `Quotient` and `Remainder` floor. Quotients are simplified as if nothing wrapped
+around, so rules create one only where that is true.
 """
 
 from __future__ import annotations

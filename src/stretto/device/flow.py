@@ -1,10 +1,9 @@
-"""Data-flow analysis of control trees: the traversal to a fixpoint that all analyses
-share.
+"""Data-flow analysis of control trees: the traversal to a fixpoint that all analyses share.
 
-`Flow` goes in execution order, `Backward` against it. An analysis defines the effect of
-a leaf and a call on its state, the state where two paths join, and the effect of
-swapping buffers at the end of an iteration; a loop is walked until the state at its
-head no longer changes. States are immutable: a rule returns a new one.
+`Flow` goes in execution order, `Backward` against it. An analysis defines the effect of a leaf and
+a call on its state, the state where two paths join, and the effect of swapping buffers at the end
+of an iteration; a loop is walked until the state at its head no longer changes. States are
+immutable: a rule returns a new one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The forms that a program has on its way to a machine, and the interface that they share.
 
-A program is lowered to a tree of operators, its operators become kernels, its kernels a
-schedule, and for machines whose kernels cannot call libraries the schedule becomes a
-plan of launches. Inputs, outputs and the errors of checks are the same in every form:
-its ProgramInterface.
+A program is lowered to a tree of operators, its operators become kernels, its kernels a schedule,
+and for machines whose kernels cannot call libraries the schedule becomes a plan of launches.
+Inputs, outputs and the errors of checks are the same in every form: its ProgramInterface.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """The scalar functions that an `Apply` may name: arity, result dtype, meaning.
 
-`FUNCTIONS` is the only list of them: lowering builds expressions from these names,
-printers map each to the target language, `evaluate` runs them with torch. Unless the
-rule says otherwise all arguments have one dtype (lowering inserts the casts). Values of
-f16 and bf16 are computed in f32 and rounded by a `cast` to their dtype and by the
-store. Integer arithmetic wraps; integer division by zero is undefined. Shifts by a
-negative number or by the width are as in torch.
+`FUNCTIONS` is the only list of them: lowering builds expressions from these names, printers map
+each to the target language, `evaluate` runs them with torch. Unless the rule says otherwise all
+arguments have one dtype (lowering inserts the casts). Values of f16 and bf16 are computed in f32
+and rounded by a `cast` to their dtype and by the store. Integer arithmetic wraps; integer division
+by zero is undefined. Shifts by a negative number or by the width are as in torch.
 """
 
 from __future__ import annotations

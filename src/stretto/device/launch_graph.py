@@ -1,15 +1,13 @@
-"""Dependence graphs of launches: a straight-line part of a plan as nodes and necessary
-order.
+"""Dependence graphs of launches: a straight-line part of a plan as nodes and necessary order.
 
-A plan (`plan.py`) fixes one order. A `LaunchGraph` has one node for each action of a
-straight-line stretch, numbered in the plan's order, and an edge for each pair whose
-order matters: two accesses to memory or to a register, one of which writes, or a node
-that may stop the run. Any order that the edges allow gives the same results, which
-`verifier/plans.py` checks. Control nodes of the host are nodes with their own graphs,
-one for each part.
+A plan (`plan.py`) fixes one order. A `LaunchGraph` has one node for each action of a straight-line
+stretch, numbered in the plan's order, and an edge for each pair whose order matters: two accesses
+to memory or to a register, one of which writes, or a node that may stop the run. Any order that the
+edges allow gives the same results, which `verifier/plans.py` checks. Control nodes of the host are
+nodes with their own graphs, one for each part.
 
-An `Arrangement` is one way to enqueue a graph: an order, a stream for each node, and
-the events by which a node of one stream waits for a node of another.
+An `Arrangement` is one way to enqueue a graph: an order, a stream for each node, and the events by
+which a node of one stream waits for a node of another.
 """
 
 from __future__ import annotations
@@ -105,9 +103,8 @@ class LaunchGraph:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """A way to enqueue a graph. order: the numbers of the nodes, as they are enqueued. streams:
-    the stream of each node, by its number. events: (before, after) pairs of nodes on two
-    streams."""
+    """A way to enqueue a graph. order: the numbers of the nodes, as they are enqueued. streams: the
+    stream of each node, by its number. events: (before, after) pairs of nodes on two streams."""
 
     order: tuple[int, ...]
     streams: tuple[int, ...]
@@ -136,12 +133,11 @@ class Arrangement:
 def dependences(
     nodes: Sequence[GraphNode], shares: Iterable[tuple[str, str]] = ()
 ) -> Iterator[Edge]:
-    """Yield all pairs of nodes whose order matters, each once, with the first reason that is
-    found.
+    """Yield all pairs of nodes whose order matters, each once, with the first reason that is found.
 
-    Two nodes that one register guards in opposite ways are unordered, since only one of
-    them has an effect in a run. If a node between them changed the register, both would be
-    ordered with that node.
+    Two nodes that one register guards in opposite ways are unordered, since only one of them has an
+    effect in a run. If a node between them changed the register, both would be ordered with that
+    node.
     """
     near = _neighbours(shares)
     touched: dict[str, list[tuple[int, Region]]] = {}

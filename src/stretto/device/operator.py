@@ -69,12 +69,11 @@ load along the reduction dims, in a manner that only the kernel defines.
 class Operator:
     """out[dims] = combine over `reduce` of value.
 
-    Floating sums accumulate in f32 for f16, bf16 and f32 operands, in f64 for f64.
-    `out.index` uses parallel variables only (scans and sorts excepted). A store with
-    `Dynamic` positions may write one element twice; such an operator runs as a single task,
-    in order. `accumulate` adds to the old value. `source` is the user's line. `origin`
-    names the user's operator for readers, as `layers.3.q_proj.linear` or
-    `decode:41.softmax`; nothing depends on it.
+    Floating sums accumulate in f32 for f16, bf16 and f32 operands, in f64 for f64. `out.index` uses
+    parallel variables only (scans and sorts excepted). A store with `Dynamic` positions may write
+    one element twice; such an operator runs as a single task, in order. `accumulate` adds to the
+    old value. `source` is the user's line. `origin` names the user's operator for readers, as
+    `layers.3.q_proj.linear` or `decode:41.softmax`; nothing depends on it.
     """
 
     name: str
@@ -152,16 +151,14 @@ LibraryArgument = Buffer | Reg | Argument | tuple["LibraryArgument", ...]
 class TileDim:
     """A grid dim: `extent` values cut into tiles of `tile` (the last may be smaller).
 
-    An extent that is known only at the call may instead be cut into a fixed number of
-    `parts`: part p of P has those of the T tiles from ceil(p*T / P) up to where the next
-    part begins. The numbers of tiles differ by at most one; with fewer tiles than parts,
-    some parts are empty. So tasks are placed, waits are found and races are excluded for
-    every size at once.
+    An extent that is known only at the call may instead be cut into a fixed number of `parts`: part
+    p of P has those of the T tiles from ceil(p*T / P) up to where the next part begins. The numbers
+    of tiles differ by at most one; with fewer tiles than parts, some parts are empty. So tasks are
+    placed, waits are found and races are excluded for every size at once.
 
-    An extent that is a register may be cut in the same manner. Its part boundaries change
-    with the register: parts are compared with each other only within one execution of a
-    leaf, where no kernel that is cut by a register may precede an assignment of that
-    register.
+    An extent that is a register may be cut in the same manner. Its part boundaries change with the
+    register: parts are compared with each other only within one execution of a leaf, where no
+    kernel that is cut by a register may precede an assignment of that register.
     """
 
     extent: Extent
@@ -185,8 +182,7 @@ class TileDim:
 @dataclass(frozen=True, slots=True)
 class Split:
     """A dim whose values are counted from the value of a register; those below it are negative.
-    Like the parts of a cut by a register, they are compared only within one execution of a
-    leaf."""
+    Like the parts of a cut by a register, they are compared only within one execution of a leaf."""
 
     extent: Reg
 

@@ -1,9 +1,8 @@
-"""A plan of launches: device programs and library calls in order, with control flow on the
-host.
+"""A plan of launches: device programs and library calls in order, with control flow on the host.
 
-All launches of one activation of a function share its frame and a block of words. The
-words pass registers between launches, and the addresses of buffers without a fixed
-place (rotating ones, and the parameters of functions that the host calls).
+All launches of one activation of a function share its frame and a block of words. The words pass
+registers between launches, and the addresses of buffers without a fixed place (rotating ones, and
+the parameters of functions that the host calls).
 """
 
 from __future__ import annotations
@@ -42,14 +41,12 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A device program: `main` takes registers as params and buffers by address as tensors,
-    and returns registers as results; `main`'s frame is that of the function it was cut
-    from.
+    """A device program: `main` takes registers as params and buffers by address as tensors, and
+    returns registers as results; `main`'s frame is that of the function it was cut from.
 
-    rotated: the tensors that its own loops swap. guards: conditions of the predicated
-    branches that contain it, outermost first. Every unit checks them before anything else,
-    and does nothing unless all hold; so no progress counter changes in a launch of an arm
-    that is not taken.
+    rotated: the tensors that its own loops swap. guards: conditions of the predicated branches that
+    contain it, outermost first. Every unit checks them before anything else, and does nothing
+    unless all hold; so no progress counter changes in a launch of an arm that is not taken.
     """
 
     program: DeviceProgram

@@ -1,13 +1,12 @@
 """The DeviceProgram: the result of compilation that every machine runs.
 
-It is a control tree whose leaves are *schedules*: a list of items for each unit.
-Synchronisation uses one progress counter per unit, written by its owner only. Every
-unit has a register `base`; in a leaf, `Signal(s)` publishes base + s, and `Wait(u, s)`
-lasts until unit u has published at least base + s (a wait may cover several
-neighbouring units). At the end of the leaf every unit publishes base + steps and adds
-`steps` to its base. Step 0 is everything before the leaf: the wait (u, 0) is for all
-that unit u did earlier. All units take the same path through the tree, so their bases
-agree without communication, and counters only grow.
+It is a control tree whose leaves are *schedules*: a list of items for each unit. Synchronisation
+uses one progress counter per unit, written by its owner only. Every unit has a register `base`; in
+a leaf, `Signal(s)` publishes base + s, and `Wait(u, s)` lasts until unit u has published at least
+base + s (a wait may cover several neighbouring units). At the end of the leaf every unit publishes
+base + steps and adds `steps` to its base. Step 0 is everything before the leaf: the wait (u, 0) is
+for all that unit u did earlier. All units take the same path through the tree, so their bases agree
+without communication, and counters only grow.
 """
 
 from __future__ import annotations
@@ -141,14 +140,12 @@ def aligned(nbytes: int | Size) -> int | Size:
 class FrameLayout:
     """The memory of one activation of a function: placements by buffer name, bytes (aligned).
 
-    `nbytes` is the size of the part with buffers of fixed size. It is followed by `slots`,
-    whose sizes the call decides, with the `sized` buffers: a slot is as large as its
-    largest buffer.
+    `nbytes` is the size of the part with buffers of fixed size. It is followed by `slots`, whose
+    sizes the call decides, with the `sized` buffers: a slot is as large as its largest buffer.
 
-    copies: for a function that units call separately, from parallel loops, one frame per
-    unit, one after the other. All functions that are called so have frames of one size;
-    then the frames of a unit are separate from those of other units, whatever each of them
-    calls.
+    copies: for a function that units call separately, from parallel loops, one frame per unit, one
+    after the other. All functions that are called so have frames of one size; then the frames of a
+    unit are separate from those of other units, whatever each of them calls.
     """
 
     nbytes: int

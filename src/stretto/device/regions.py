@@ -1,10 +1,9 @@
 """Regions that a task, a register statement or a library call reads and writes.
 
-A region is a box of a buffer, found by interval arithmetic over index expressions; it
-may be larger than what is accessed, never smaller. A dim whose index depends on a
-register is taken whole. Where a grid dim of symbolic extent is cut into parts, the box
-says which parts: parts of the same cut are compared by their numbers, whatever the size
-is.
+A region is a box of a buffer, found by interval arithmetic over index expressions; it may be larger
+than what is accessed, never smaller. A dim whose index depends on a register is taken whole. Where
+a grid dim of symbolic extent is cut into parts, the box says which parts: parts of the same cut are
+compared by their numbers, whatever the size is.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from stretto.device.tree import (
     Seq,
     Tree,
     TreeFunction,
+    calls,
     children,
     is_parallel,
     iterations,
@@ -71,7 +72,7 @@ def walk_runs(node: Node[L], runs: Runs) -> Iterator[tuple[Node[L], Runs]]:
 
 def called(node: Node[L]) -> set[str]:
     """Return the functions that a node calls directly."""
-    return {item.function for item in walk(node) if isinstance(item, Call)}
+    return {call.function for call in calls(node)}
 
 
 def called_outside_parallel_loops(node: Node[L]) -> set[str]:

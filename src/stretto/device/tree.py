@@ -327,6 +327,11 @@ def walk(node: Node[L]) -> Iterator[Node[L]]:
         yield from walk(child)
 
 
+def calls(node: Node[L]) -> Iterator[Call[L]]:
+    """Yield the calls in a node, without those that their callees make."""
+    return (item for item in walk(node) if isinstance(item, Call))
+
+
 def iterations(node: Node[L]) -> int | None:
     """Return the number of times that the nodes below a node run per execution of it; None if data
     decide it."""

@@ -1,12 +1,11 @@
 """Kernels of users: their declarations and the registry.
 
-A user kernel computes a box of the result of an operator of torch. In the device
-language it is an operator that combines by `Combine.KERNEL`: the loads of its value are
-the declared regions, so the reads, waits and races of its tasks are found as for every
-other operator. Only its source defines what it computes.
+A user kernel computes a box of the result of an operator of torch. In the device language it is an
+operator that combines by `Combine.KERNEL`: the loads of its value are the declared regions, so the
+reads, waits and races of its tasks are found as for every other operator. Only its source defines
+what it computes.
 
-(Rammer, section 3.1, takes a legacy kernel as one rTask; here its regions make tasks of
-it.)
+(Rammer, section 3.1, takes a legacy kernel as one rTask; here its regions make tasks of it.)
 """
 
 from __future__ import annotations
@@ -86,11 +85,10 @@ class TritonCode:
 class UserKernel:
     """A kernel for the operator `target` of torch.
 
-    reads, write: the regions. numbers: the parameters that are not tensors, with their C++
-    types. operations, nbytes: the cost of one element of the result. dtypes: those that
-    floating tensors may have. multiples: for indices that are cut into tiles, numbers that
-    the tiles must be multiples of. cpp, triton: the sources. location: where the C++ source
-    begins.
+    reads, write: the regions. numbers: the parameters that are not tensors, with their C++ types.
+    operations, nbytes: the cost of one element of the result. dtypes: those that floating tensors
+    may have. multiples: for indices that are cut into tiles, numbers that the tiles must be
+    multiples of. cpp, triton: the sources. location: where the C++ source begins.
     """
 
     target: str

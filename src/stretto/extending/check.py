@@ -213,17 +213,15 @@ def check(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> None:
-    """Run a kernel task by task on each of `calls`, arguments of its operator, in each
-    language that it has a source in, and compare with torch's results. Triton is
-    interpreted.
+    """Run a kernel task by task on each of `calls`, arguments of its operator, in each language
+    that it has a source in, and compare with torch's results. Triton is interpreted.
 
-    All tensors are between guards, and elements outside of a task's regions are poison:
-    each time one of two values, NaN of either sign or, for dtypes without NaN, unlikely
-    numbers. Raises RunError for a task that writes outside of its region, leaves some of it
-    unwritten, depends on elements outside of its regions, or whose result differs from the
-    operator's by more than the tolerances of `torch.testing.assert_close`, and for Triton
-    that reads outside of a tensor; BuildError for C++ that does not compile; ValueError for
-    arguments that the kernel is not for.
+    All tensors are between guards, and elements outside of a task's regions are poison: each time
+    one of two values, NaN of either sign or, for dtypes without NaN, unlikely numbers. Raises
+    RunError for a task that writes outside of its region, leaves some of it unwritten, depends on
+    elements outside of its regions, or whose result differs from the operator's by more than the
+    tolerances of `torch.testing.assert_close`, and for Triton that reads outside of a tensor;
+    BuildError for C++ that does not compile; ValueError for arguments that the kernel is not for.
     """
     for number, call in enumerate(calls):
         for trial in _trials(kernel, call, number):

@@ -141,10 +141,9 @@ def run(
     """Return the results of `main` on `inputs`, which must have the types of its parameters.
 
     With `dtype=torch.float64` all float inputs, constants and literals are converted first and
-    every op computes in it, as a more accurate reference. Results never share memory with
-    inputs. Raise the exception of a check that fails, and RunError if an op stops the run, if
-    inputs have other types, if recursion is deeper than `max_depth`, and after `timeout`
-    seconds.
+    every op computes in it, as a more accurate reference. Results never share memory with inputs.
+    Raise the exception of a check that fails, and RunError if an op stops the run, if inputs have
+    other types, if recursion is deeper than `max_depth`, and after `timeout` seconds.
     """
     arguments = tuple(item if isinstance(item, torch.Tensor) else list(item) for item in inputs)
     frame = Frame(program, program.main, dtype, max_depth, Deadline.after(timeout))
@@ -162,8 +161,7 @@ def run(
 def evaluate(
     op: Op, operands: Mapping[Value, Datum], sizes: Mapping[Symbol, int]
 ) -> tuple[Datum, ...]:
-    """Return the results of one op (not a constant or a call) for the given operands and
-    symbols.
+    """Return the results of one op (not a constant or a call) for the given operands and symbols.
 
     Raise RunError if the op stops the run.
     """

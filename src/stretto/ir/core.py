@@ -2,10 +2,9 @@
 
 A Program is a table of functions and a table of constants. A function has one block; control ops
 hold nested blocks. All values are immutable: no op changes a tensor, and a list op returns a new
-list. A nested block may use values of its enclosing blocks; a function sees only its own
-parameters and the constants. Each op class declares its operands, attributes and blocks as
-fields (`ops.py`); its meaning is defined by tables keyed by op class (verification, printing,
-evaluation, lowering).
+list. A nested block may use values of its enclosing blocks; a function sees only its own parameters
+and the constants. Each op class declares its operands, attributes and blocks as fields (`ops.py`);
+its meaning is defined by tables keyed by op class (verification, printing, evaluation, lowering).
 """
 
 from __future__ import annotations

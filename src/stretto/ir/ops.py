@@ -134,9 +134,8 @@ class ListStackOp(Op):
 
     If the length is known (an int, a formula, or a symbol of the function's parameters), the
     leading dim of the result type is that int or Size, and the length must be equal to it.
-    Otherwise it is another Symbol as a Size, which this op binds; several lists of equal length
-    may bind the same one. An empty list stops the run unless the range of that Size begins at
-    0.
+    Otherwise it is another Symbol as a Size, which this op binds; several lists of equal length may
+    bind the same one. An empty list stops the run unless the range of that Size begins at 0.
     """
 
     list: Value
@@ -184,16 +183,15 @@ class WhileOp(Op):
 
 @dataclass(eq=False, slots=True)
 class ForOp(Op):
-    """A counted loop; `body` takes the index and then the carried values. Bounds are as in
-    `range`.
+    """A counted loop; `body` takes the index and then the carried values. Bounds are as in `range`.
 
     `start` and `stop` are ints, sizes or i64 values without dims; `step` is a nonzero int.
-    independent: no iteration accesses an element of a carried tensor that another one writes,
-    and no two iterations take the same path through the body's branches, so that each computes
-    its own tensors. The creator of the op guarantees this: it follows from the data that the
-    program is given. parallel: iterations may run at the same time. The only thing that an
-    iteration does to a carried tensor is to update the row whose number is the index, by one
-    `stretto.narrow_scatter` along dim 0.
+    independent: no iteration accesses an element of a carried tensor that another one writes, and
+    no two iterations take the same path through the body's branches, so that each computes its own
+    tensors. The creator of the op guarantees this: it follows from the data that the program is
+    given. parallel: iterations may run at the same time. The only thing that an iteration does to a
+    carried tensor is to update the row whose number is the index, by one `stretto.narrow_scatter`
+    along dim 0.
     """
 
     start: int | Size | Value

@@ -1,5 +1,4 @@
-"""Constants packed as panels: the contents of each panel, and the positions where products read
-it.
+"""Constants packed as panels: the contents of each panel, and the positions where products read it.
 
 A `Packing` describes how panels are made from a constant; a `PanelRead` computes, from an
 operator's own index of the constant, where that operator reads them. The printed code and the

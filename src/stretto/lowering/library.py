@@ -1,7 +1,6 @@
 """Library calls (operators that torch computes on whole buffers) and calls of user kernels.
 
-An operator becomes a library call if no rule lowers it, or if `Options.library` leaves it to
-torch.
+An operator becomes a library call if no rule lowers it, or if `Options.library` leaves it to torch.
 """
 
 from __future__ import annotations

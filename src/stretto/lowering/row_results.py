@@ -1,9 +1,9 @@
 """Function results that may be rows of a parameter, and so need no copy.
 
 A recursion over a tree often ends in a row of a tensor that every call passes on, such as the
-embedding of a leaf. Copying it to the result costs each activation a kernel, and all units a
-wait for it. Such a function instead returns, in a register, the row of its parameter that the
-result is; or `NO_ROW`, if the result is in memory as usual. The caller reads one or the other.
+embedding of a leaf. Copying it to the result costs each activation a kernel, and all units a wait
+for it. Such a function instead returns, in a register, the row of its parameter that the result is;
+or `NO_ROW`, if the result is in memory as usual. The caller reads one or the other.
 
     func @f(%x: f32[8, 4], %n: i64[]) -> (f32[4]) {
       %r = if (%n is a leaf) {
@@ -17,9 +17,8 @@ result is; or `NO_ROW`, if the result is in memory as usual. The caller reads on
       return %r
     }
 
-This is done if the machine requests it (`CostModel.row_results`) and only operators read the
-result of each call in a recursive function: any other reader would need it in memory, and copy
-it then.
+This is done if the machine requests it (`CostModel.row_results`) and only operators read the result
+of each call in a recursive function: any other reader would need it in memory, and copy it then.
 """
 
 from __future__ import annotations

@@ -55,8 +55,7 @@ def finish(
 ) -> tuple[Target, ...]:
     """Move the yields to their targets: tensors are copied if they are not there already.
 
-    After that, lists are moved and registers assigned, because tensors and numbers may read
-    both.
+    After that, lists are moved and registers assigned, because tensors and numbers may read both.
     """
     low.uses.take(values)
     assigned: list[tuple[Reg, Expr]] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
@@ -21,7 +21,8 @@ from stretto.device.expr import (
     size_register,
 )
 from stretto.device.operator import Kernel
-from stretto.device.program import DeviceProgram, Run, Schedule
+from stretto.device.program import DeviceProgram
+from stretto.device.runs import called
 from stretto.device.tree import (
     Call,
     Check,
@@ -35,8 +36,6 @@ from stretto.device.tree import (
     Seq,
     TreeFunction,
     While,
-    leaves,
-    walk,
 )
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
@@ -66,8 +65,7 @@ class ProgramParts:
         self.arguments = {buffer: place for place, buffer in enumerate(variable)}
         self.limits = {limit_register(b.slot): self.arguments[b] for b in program.lists}
         self.sizes = {size_register(s): number for number, s in enumerate(program.symbols)}
-        nodes = (node for f in program.tree.functions for node in walk(f.body))
-        self.recursive = any(isinstance(node, Call) for node in nodes)
+        self.recursive = any(map(called, (f.body for f in program.tree.functions)))
 
     def place(self, buffer: Buffer) -> int:
         """Return the place of a buffer in the argument block; the first use of a constant
@@ -83,19 +81,11 @@ def is_checked(kernel: Kernel) -> bool:
     return bool(checks(exprs))
 
 
-def may_stop(node: Node[Schedule], kernels: Mapping[str, Kernel]) -> bool:
-    """True if the items in a node, without its callees, may stop the run."""
-    return any(
-        isinstance(item, Check) or (isinstance(item, Run) and is_checked(kernels[item.kernel]))
-        for schedule in leaves(node)
-        for item in dict.fromkeys(item for items in schedule.units for item in items)
-    )
-
-
 Parts = TypeVar("Parts", bound=ProgramParts)
+L = TypeVar("L")
 
 
-class ControlPrinter(ABC, Generic[Parts]):
+class ControlPrinter(ABC, Generic[Parts, L]):
     """Printer of the nodes of one function as statements, in `out`.
 
     ok: a variable that is false after a failure, for machines whose functions do not return at once
@@ -107,17 +97,17 @@ class ControlPrinter(ABC, Generic[Parts]):
     unit: Term
     namespace = ""
 
-    def __init__(self, parts: Parts, function: TreeFunction[Schedule]) -> None:
+    def __init__(self, parts: Parts, function: TreeFunction[L]) -> None:
         self.parts = parts
         self.function = function
         self.out = code.Builder()
 
     # ---- Control -----------------------------------------------------------------------------
-    def node(self, node: Node[Schedule]) -> None:
+    def node(self, node: Node[L]) -> None:
         """Print a node with everything below it."""
         match node:
-            case Leaf(schedule):
-                self.leaf(schedule)
+            case Leaf(body):
+                self.leaf(body)
             case Seq(children):
                 for child in children:
                     self.node(child)
@@ -136,7 +126,7 @@ class ControlPrinter(ABC, Generic[Parts]):
         with self.out.block() as block:
             yield block
 
-    def branch(self, node: If[Schedule]) -> None:
+    def branch(self, node: If[L]) -> None:
         with self.inside() as then:
             self.decided(node, 0)
             self.node(node.then)
@@ -145,7 +135,7 @@ class ControlPrinter(ABC, Generic[Parts]):
             self.node(node.orelse)
         self.out.add(code.If(self.reg(node.condition), tuple(then), tuple(orelse)))
 
-    def for_loop(self, node: For[Schedule]) -> None:
+    def for_loop(self, node: For[L]) -> None:
         at, stop = self.fresh("at"), self.fresh("stop")
         self.declare(at, node.start)
         self.declare(stop, node.stop)
@@ -158,20 +148,16 @@ class ControlPrinter(ABC, Generic[Parts]):
             self.advance(at, stop, step, node.step > 0)
         goes_on = infix(at, "<" if node.step > 0 else ">", stop)
         condition = self.ok & goes_on if self.ok else goes_on
-        self.out.add(code.Loop(condition, body=tuple(body), entered=self.is_entered(node)))
+        self.out.add(code.Loop(condition, body=tuple(body)))
         self.decided(node, 0)
 
-    def is_entered(self, node: Loop[Schedule]) -> bool:
-        """True if a loop is certain to have an iteration; False in doubt."""
-        return False
-
-    def dealt(self, node: For[Schedule], at: Term, stop: Term) -> int | Term:
+    def dealt(self, node: For[L], at: Term, stop: Term) -> int | Term:
         """Advance the number of a parallel loop to the unit's first iteration; return the step to
         the next one."""
         self.out.assign(at, self.unit * node.step, operator="+=")
         return node.step * self.parts.program.units
 
-    def while_loop(self, node: While[Schedule]) -> None:
+    def while_loop(self, node: While[L]) -> None:
         flag = self.fresh("going") if self.ok else None
         with self.inside() as head:
             self.node(node.head)
@@ -180,11 +166,10 @@ class ControlPrinter(ABC, Generic[Parts]):
                 self.node(node.body)
                 self.rotate(node.rotate)
         condition = self.reg(node.condition)
-        entered = self.is_entered(node)
-        self.out.add(code.Loop(condition, tuple(head), tuple(body), flag, self.ok, entered))
+        self.out.add(code.Loop(condition, tuple(head), tuple(body), flag, self.ok))
         self.decided(node, 0)
 
-    def decided(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
+    def decided(self, node: If[L] | Loop[L], way: int) -> None:
         """Record that control takes arm `way` of a branch, or goes on in a loop (1) or leaves it
         (0), on machines that record runs."""
 
@@ -194,7 +179,7 @@ class ControlPrinter(ABC, Generic[Parts]):
             a, b = (self.buffer(buffer) for buffer in pair)
             self.out.assign(separated((a, b)), separated((b, a)))
 
-    def call(self, node: Call[Schedule]) -> None:
+    def call(self, node: Call[L]) -> None:
         callee = self.parts.program.tree.function(node.function)
         registers, tensors = dict(node.registers), dict(node.tensors)
         returned = {theirs: mine for mine, theirs in node.results}
@@ -227,7 +212,7 @@ class ControlPrinter(ABC, Generic[Parts]):
 
     # ---- Parts that differ between machines ----------------------------------------------------
     @abstractmethod
-    def leaf(self, schedule: Schedule) -> None: ...
+    def leaf(self, body: L) -> None: ...
 
     @abstractmethod
     def invoke(

@@ -8,20 +8,18 @@ statement defines and uses are its fields. Machines import this module as `code`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, TypeVar, cast
 
-from stretto.device.expr import Access, Buffer, Expr, Index, Reg
+from stretto.device.expr import Access, Buffer, Index, Reg
 from stretto.errors import CodegenError
 from stretto.ir.sizes import Atom, Product, Symbol
 from stretto.machines.terms import Operand, Term, call, filled, literal, prefix, separated, variable
 from stretto.text import Writer
 
 ONE = literal(1)
-EVERY = -1
-"""All units, as a bit set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,7 @@ class Assign:
 
     kind: the type of a variable that is declared here, if the dialect requires one. shape: of the
     block of lanes that the value is. alike: all lanes along the block's first axis have the same
-    value. expr: the value of an assigned register in the program, if known.
+    value.
     """
 
     target: Term
@@ -39,7 +37,6 @@ class Assign:
     operator: str = "="
     shape: tuple[int, ...] = ()
     alike: bool = False
-    expr: Expr | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +67,17 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A Guard that blocks until other units have published. `units`: those that wait."""
+    """A Guard that blocks until other units have published."""
 
     value: Term
     target: Term | None = None
-    units: int = field(default=EVERY, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Publication of what the unit has done. `units`: those that publish."""
+    """Publication of what the unit has done."""
 
     value: Term
-    units: int = field(default=EVERY, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +93,7 @@ class Call:
 class Run:
     """Tasks of a kernel, from `first` to `last` by `stride`. Machines turn it into a loop.
 
-    tasks: the total number of tasks if every unit has at most one; else 0. units: those that may
-    have a task.
+    tasks: the total number of tasks if every unit has at most one; else 0.
     """
 
     kernel: str
@@ -108,31 +102,23 @@ class Run:
     last: Term
     stride: Term
     tasks: int = 0
-    units: int = field(default=EVERY, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """A branch.
-
-    units: those for which the condition holds, if it depends on nothing else. recurs: the enclosing
-    loop takes `then` repeatedly, because it is a part of a recursive function.
-    """
+    """A branch. recurs: the enclosing loop takes `then` repeatedly, because it is a part of a
+    recursive function."""
 
     condition: Term
     then: Block
     orelse: Block = ()
     note: str = ""
-    units: int = field(default=EVERY, compare=False)
     recurs: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """A loop over numbers. `pragma`: a line before it that tells the compiler how to run it.
-
-    units: those with at least one number, if it is known that the others have none.
-    """
+    """A loop over numbers. `pragma`: a line before it that tells the compiler how to run it."""
 
     variable: Term
     first: Term
@@ -140,7 +126,6 @@ class For:
     step: Term = ONE
     body: Block = ()
     pragma: str = ""
-    units: int = field(default=EVERY, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +133,7 @@ class Loop:
     """Repetition of: `head`; exit unless `condition`; `body`.
 
     flag: a variable that holds the condition, for a language that cannot leave a loop in its
-    middle. It is `guard` at the start and at the end of each iteration. entered: True if the
-    condition is certain to hold the first time, unless the run is stopped.
+    middle. It is `guard` at the start and at the end of each iteration.
     """
 
     condition: Term
@@ -157,7 +141,6 @@ class Loop:
     body: Block = ()
     flag: Term | None = None
     guard: Term | None = None
-    entered: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,10 +258,26 @@ def uses(statement: Statement) -> Iterator[str]:
         yield from term.names
 
 
+def assignments(block: Block) -> Counter[str]:
+    """Return the number of statements in a block that assign each variable."""
+    return Counter(name for statement in walk(block) for name in defines(statement))
+
+
 def reads(statement: Statement) -> Iterator[Buffer]:
     """Yield the buffers that the terms of a statement load from."""
     for term in _terms(statement, targets=False):
         yield from term.reads
+
+
+def writes(statement: Statement) -> tuple[Buffer | None, ...]:
+    """Return the buffers that the statement itself may store to; None: it may access any memory."""
+    match statement:
+        case Store(buffer):
+            return (buffer,)
+        case Do() | Raw() | Call() | Run():
+            return (None,)
+        case _:
+            return ()
 
 
 def blocks(statement: Statement) -> tuple[Block, ...]:
@@ -292,6 +291,19 @@ def blocks(statement: Statement) -> tuple[Block, ...]:
             return head, body
         case _:
             return ()
+
+
+def with_blocks(statement: Statement, change: Callable[[Block], Block]) -> Statement:
+    """Return a statement with its inner blocks replaced by `change` of them, in order."""
+    match statement:
+        case If(_, then, orelse):
+            return replace(statement, then=change(then), orelse=change(orelse))
+        case For(body=body) | Section(body=body):
+            return replace(statement, body=change(body))
+        case Loop(_, head, body):
+            return replace(statement, head=change(head), body=change(body))
+        case _:
+            return statement
 
 
 def walk(block: Block) -> Iterator[Statement]:

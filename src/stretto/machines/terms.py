@@ -169,6 +169,10 @@ def prefix(operator: str, operand: Term) -> Term:
     return joined(operator, _within(operand, operand.binding > _ATOM), binding=_UNARY)
 
 
+def scaled(value: Term, factor: int) -> Term:
+    return value if factor == 1 else value * factor
+
+
 def total(*terms: Term | None) -> Term | None:
     """Return the sum of the terms that are not None; None without any. Integer sums wrap around
     and so are associative: a term that is itself a sum needs no parentheses."""

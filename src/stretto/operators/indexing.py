@@ -121,11 +121,9 @@ def _embedding(call: Call) -> Lazy:
 
 def _require_dependence(source: Lazy, tables: Mapping[int, Lazy]) -> None:
     """Decline if elements do not depend on the position in a dim (one of size 1, or an expanded
-    one): nothing would compute and check the positions. Must be called before anything is
-    emitted.
+    one): nothing would compute and check the positions. Must be called before anything is emitted.
 
-    tables: the positions, by dim. A single position is checked in control and needs no
-    dependence.
+    tables: the positions, by dim. A single position is checked in control and needs no dependence.
     """
     read = set[Atom]()
     for part in parts(source.expr):

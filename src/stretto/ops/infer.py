@@ -67,8 +67,7 @@ def size_op(size: Dim) -> Op:
 def infer(
     target: str, args: Sequence[Argument], kwargs: Iterable[tuple[str, Argument]] = ()
 ) -> tuple[TensorType, ...]:
-    """Return the result types in order; a result that is a list of tensors gives one type per
-    item.
+    """Return the result types in order; a result that is a list of tensors gives one type per item.
 
     Raise VerifyError if the operator is unknown, refuses the arguments, or would have a result
     whose shape depends on a run-time number.
@@ -552,11 +551,10 @@ def inferred_types(_: Program, op: TensorOp) -> str | None:
 
 
 def known_relations(program: Program, op: TensorOp) -> str | None:
-    """Verifier rule: no operator needs an unproven relation between sizes that the caller
-    chooses.
+    """Verifier rule: no operator needs an unproven relation between sizes that the caller chooses.
 
-    A relation with a data-dependent size is checked at run time, as in eager PyTorch; one
-    between sizes that guards have compared needs no proof.
+    A relation with a data-dependent size is checked at run time, as in eager PyTorch; one between
+    sizes that guards have compared needs no proof.
     """
     if program.is_guarded:
         return None

@@ -1,5 +1,4 @@
-"""Facts about operators that torch's tags and schemas do not give: one entry each, and only
-data.
+"""Facts about operators that torch's tags and schemas do not give: one entry each, and only data.
 
 The families of operators (`operators`) fill the table. `properties` joins its entries with what
 torch says; other folders use that. An entry is under the name of all overloads of an operator

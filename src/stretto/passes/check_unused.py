@@ -1,16 +1,15 @@
 """Checks of the errors that ops would raise whose results are not used.
 
-Eager PyTorch raises for `x[i]` out of range and for `n // 0` even if the result is not
-used. Capture emits a check of each position that is known only at run time. This pass drops
-the checks of positions that are checked anyway, by a live op of the same or an enclosing
-block, and of positions that are the index of a loop with known bounds. Since `dce` would
-drop dead ops with their errors, dead ops with positions and dead pops from lists get a
-check, and dead ops that may refuse the values or the sizes of their operands are evaluated.
+Eager PyTorch raises for `x[i]` out of range and for `n // 0` even if the result is not used.
+Capture emits a check of each position that is known only at run time. This pass drops the checks of
+positions that are checked anyway, by a live op of the same or an enclosing block, and of positions
+that are the index of a loop with known bounds. Since `dce` would drop dead ops with their errors,
+dead ops with positions and dead pops from lists get a check, and dead ops that may refuse the
+values or the sizes of their operands are evaluated.
 
-Needs a Program whose live ops have been simplified, since an op that becomes dead later
-gets no check, and in which `dce` has kept all ops that may stop the run. It runs before the
-passes that replace ops, which leave the original ops dead. Guarantees that every check that
-remains is needed.
+Needs a Program whose live ops have been simplified, since an op that becomes dead later gets no
+check, and in which `dce` has kept all ops that may stop the run. It runs before the passes that
+replace ops, which leave the original ops dead. Guarantees that every check that remains is needed.
 
     stretto.check_positions(%i, 8)                %a = aten.select.int(%x, 0, %i)
     %a = aten.select.int(%x, 0, %i)               stretto.check_positions(%k, 5)

@@ -1,11 +1,10 @@
-"""Common subexpression elimination (CSE): an expression that is available is not computed
-again.
+"""Common subexpression elimination (CSE): an expression that is available is not computed again.
 
-An op is dropped if an op of the same class, with the same operands and attributes, precedes
-it in the same block or in an enclosing one, so that the results are available whenever the
-second would run. Everything is by value, so the results are equal. A repeated check is
-dropped too. Random operators, ops with blocks and new lists are never dropped. Needs
-nothing; leaves types and the order of ops as they are.
+An op is dropped if an op of the same class, with the same operands and attributes, precedes it in
+the same block or in an enclosing one, so that the results are available whenever the second would
+run. Everything is by value, so the results are equal. A repeated check is dropped too. Random
+operators, ops with blocks and new lists are never dropped. Needs nothing; leaves types and the
+order of ops as they are.
 
     %a = aten.exp.default(%x)                 %a = aten.exp.default(%x)
     %r = if %c {                              %r = if %c {

@@ -1,15 +1,14 @@
 """Dead code elimination (DCE): everything that no result of `main` depends on is dropped.
 
-A value is live if main returns it or a live op reads it; an op that binds a symbol is live
-if a live op has the symbol in a type or in an argument. Checks are live, and `while` loops
-too, as they may not end; so are the calls, loops and branches that contain these, with the
-values that decide whether they run. Results of an `if` and carried values of a loop are
-judged one by one: a carried value that only feeds itself is dropped with everything that
-computes it, and so is a list that is pushed to but never read. Functions that are not
-called and constants that are not named are dropped too; parameters of functions stay. Any
-other dead op is dropped, even a call whose recursion does not end. With `keep_stopping`,
-every op that may stop the run counts as a check; this is needed until `check_unused` has
-put a check in its place.
+A value is live if main returns it or a live op reads it; an op that binds a symbol is live if a
+live op has the symbol in a type or in an argument. Checks are live, and `while` loops too, as they
+may not end; so are the calls, loops and branches that contain these, with the values that decide
+whether they run. Results of an `if` and carried values of a loop are judged one by one: a carried
+value that only feeds itself is dropped with everything that computes it, and so is a list that is
+pushed to but never read. Functions that are not called and constants that are not named are dropped
+too; parameters of functions stay. Any other dead op is dropped, even a call whose recursion does
+not end. With `keep_stopping`, every op that may stop the run counts as a check; this is needed
+until `check_unused` has put a check in its place.
 
     %r, %s = for %i in (0, 8, 1)              %r = for %i in (0, 8, 1)
         carry (%a = %x, %b = %l) {                carry (%a = %x) {

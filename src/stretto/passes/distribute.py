@@ -1,18 +1,15 @@
-"""Loop distribution: a loop over several recurrences becomes consecutive loops, one per
-recurrence.
+"""Loop distribution: a loop over several recurrences becomes consecutive loops, one per recurrence.
 
-A recurrence is a cycle of dependences through carried values (`loop_dependence`). If one
-feeds a contraction whose result another one needs, the contraction has to wait only for the
-first: with a separate loop for each recurrence, `batch_loops` can run it for all iterations
-at once, and each loop rereads only the weights of its own recurrence (Kennedy and Allen,
-"Automatic Translation of FORTRAN Programs to Vector Form", 1987, with lists instead of
-expanded scalars).
+A recurrence is a cycle of dependences through carried values (`loop_dependence`). If one feeds a
+contraction whose result another one needs, the contraction has to wait only for the first: with a
+separate loop for each recurrence, `batch_loops` can run it for all iterations at once, and each
+loop rereads only the weights of its own recurrence (Kennedy and Allen, "Automatic Translation of
+FORTRAN Programs to Vector Form", 1987, with lists instead of expanded scalars).
 
-Changes: `for` loops anywhere in the program, inner ones first. Needs: nothing; finds more
-if small loops inside the body are unrolled and invariant ops hoisted. Guarantees: every op
-runs as often and on the same values as before, except that index arithmetic and views are
-repeated in each loop; values that flow from one loop to the next take at most
-`limit_bytes`, if the trip count is known.
+Changes: `for` loops anywhere in the program, inner ones first. Needs: nothing; finds more if small
+loops inside the body are unrolled and invariant ops hoisted. Guarantees: every op runs as often and
+on the same values as before, except that index arithmetic and views are repeated in each loop;
+values that flow from one loop to the next take at most `limit_bytes`, if the trip count is known.
 
     for %t in range(0, 64) carry (%h, %g) {   for %t in range(0, 64) carry (%h, %l = list.new()) {
       %y = cell(%x_t, %h)                       %y = cell(%x_t, %h); yield %y, list.push(%l, %y) }

@@ -1,13 +1,12 @@
-"""Table folding: a product with rows of a constant table becomes a lookup in the table of
-products.
+"""Table folding: a product with rows of a constant table becomes a lookup in the table of products.
 
-A decoder looks up its last token in an embedding and multiplies the row with a weight. Both
-are constant, so all products are computed once at compile time, and a step reads one row of
-them: a few kilobytes instead of the whole weight.
+A decoder looks up its last token in an embedding and multiplies the row with a weight. Both are
+constant, so all products are computed once at compile time, and a step reads one row of them: a few
+kilobytes instead of the whole weight.
 
-Changes: products with a constant matrix (`Linear`) of an `embedding` in a constant table,
-in any block. Needs: constants folded. Guarantees: sums as exact as before, rounded once; a
-new table takes at most `limit_bytes`, and its computation at most `limit_flops` operations.
+Changes: products with a constant matrix (`Linear`) of an `embedding` in a constant table, in any
+block. Needs: constants folded. Guarantees: sums as exact as before, rounded once; a new table takes
+at most `limit_bytes`, and its computation at most `limit_flops` operations.
 
     %t = constant "table" : f32[3797, 256]    %p = constant "product_table.0" : f32[3797, 1024]
     %w = constant "w" : f32[1024, 256]        %y = embedding(%p, %ids)

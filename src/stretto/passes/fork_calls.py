@@ -1,11 +1,10 @@
 """Fork and join: independent recursive calls run on different units.
 
-All units walk a recursion together, so the two calls of `sum(left) + sum(right)` run one
-after the other. This pass turns them into the iterations of a parallel loop: each is
-computed by one unit alone, with everything that it calls (Cilk's spawn and sync; Frigo et
-al., "The implementation of the Cilk-5 multithreaded language", 1998). A single call is
-replaced by a copy of the function's body if that has calls to fork, so that the first level
-of a recursion forks.
+All units walk a recursion together, so the two calls of `sum(left) + sum(right)` run one after the
+other. This pass turns them into the iterations of a parallel loop: each is computed by one unit
+alone, with everything that it calls (Cilk's spawn and sync; Frigo et al., "The implementation of
+the Cilk-5 multithreaded language", 1998). A single call is replaced by a copy of the function's
+body if that has calls to fork, so that the first level of a recursion forks.
 
     %a = call @f(%l)                      %z = aten.zeros.default((2, 4), ...)
     %i = aten.select.int(%right, 0, %n)   %p = for %t in (0, 2, 1) parallel carry (%c = %z) {
@@ -26,14 +25,13 @@ of a recursion forks.
                                           %b = aten.select.int(%p, 0, 1)
                                           %s = aten.add.Tensor(%a, %b)
 
-Ops between two calls that may stop the run are part of the iteration of the second call; if
-several iterations stop the run, the machine finds the first one (`Context.in_turn`). Other
-ops between the calls move before the loop, or after it if they read a result.
+Ops between two calls that may stop the run are part of the iteration of the second call; if several
+iterations stop the run, the machine finds the first one (`Context.in_turn`). Other ops between the
+calls move before the loop, or after it if they read a result.
 
-Changes: calls outside of parallel loops; functions that other code calls too are copied.
-Needs: parallel loops taken apart first, since whole trees on different units are better
-than the halves of one. Guarantees: the same ops on the same values, and as often unless one
-stops the run.
+Changes: calls outside of parallel loops; functions that other code calls too are copied. Needs:
+parallel loops taken apart first, since whole trees on different units are better than the halves of
+one. Guarantees: the same ops on the same values, and as often unless one stops the run.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-"""Growing in place: rows that a cat appends to the stack of a list are appended to the list
-itself.
+"""Growing in place: rows that a cat appends to the stack of a list are appended to the list itself.
 
-A tensor that grows by a `cat` in each iteration of a loop (a cache of keys and values) is
-carried as a list of its slices along the dim that grows. The iteration stacks the list,
-makes a new tensor with a few more rows, and makes a new list of that. Instead, the list is
-extended by the new rows, and the new tensor is its stack: nothing is copied.
+A tensor that grows by a `cat` in each iteration of a loop (a cache of keys and values) is carried
+as a list of its slices along the dim that grows. The iteration stacks the list, makes a new tensor
+with a few more rows, and makes a new list of that. Instead, the list is extended by the new rows,
+and the new tensor is its stack: nothing is copied.
 
-Changes: an empty list that is extended by a cat, permuted or not, whose first part is a
-stack of a list, permuted back. Needs: repeated views simplified. Guarantees: the same
-results; the stack's leading dim is the same formula as the cat's, so its length is checked
-and no new symbol is bound.
+Changes: an empty list that is extended by a cat, permuted or not, whose first part is a stack of a
+list, permuted back. Needs: repeated views simplified. Guarantees: the same results; the stack's
+leading dim is the same formula as the cat's, so its length is checked and no new symbol is bound.
 
     %c = list.stack(%k) : f32[m, 4]               %c = list.stack(%k) : f32[m, 4]
     %d = cat([%c, %x]) : f32[m + 1, 4]     =>     %n = list.extend(%k, %x)

@@ -362,10 +362,9 @@ class HeightBlocks:
 class Table:
     """The records of the walk. calls, leaves: the numbers of activations with and without calls.
 
-    The tensors have a row per activation with calls, sorted by height, then rows of zeros.
-    heights: the height, or in HeightSteps the row where its height ends. children: for each
-    call, the row of its results in the pools. records: the values that the walk stored for the
-    rest.
+    The tensors have a row per activation with calls, sorted by height, then rows of zeros. heights:
+    the height, or in HeightSteps the row where its height ends. children: for each call, the row of
+    its results in the pools. records: the values that the walk stored for the rest.
     """
 
     calls: Value

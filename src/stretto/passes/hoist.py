@@ -1,11 +1,9 @@
-"""Loop-invariant code motion: an op with the same result in every iteration moves before the
-loop.
+"""Loop-invariant code motion: an op with the same result in every iteration moves before the loop.
 
-An op is invariant if all its operands are defined outside the loop. It moves out of the
-body of a `for` or `while`, out of a while's condition, and out of branches inside them,
-innermost loop first. Since it may then run although the loop or the branch would not have,
-only ops that cannot stop the run move: no list access, no index that may be out of range,
-no call, nothing random.
+An op is invariant if all its operands are defined outside the loop. It moves out of the body of a
+`for` or `while`, out of a while's condition, and out of branches inside them, innermost loop first.
+Since it may then run although the loop or the branch would not have, only ops that cannot stop the
+run move: no list access, no index that may be out of range, no call, nothing random.
 
     for %i in (0, 8, 1) carry (%a = %x) {     %w = aten.mm.default(%u, %v)
       %w = aten.mm.default(%u, %v)            for %i in (0, 8, 1) carry (%a = %x) {

@@ -1,14 +1,12 @@
 """Horizontal fusion: contractions of one input with several constant weights become one.
 
-The weights are concatenated at compile time and the results are slices of one tensor, so
-the input is read once and one large kernel replaces several small ones: the gates of an
-LSTM written as separate layers, the projections of attention, the 1 x 1 convolutions of an
-Inception block.
+The weights are concatenated at compile time and the results are slices of one tensor, so the input
+is read once and one large kernel replaces several small ones: the gates of an LSTM written as
+separate layers, the projections of attention, the 1 x 1 convolutions of an Inception block.
 
-Changes: any block. The fused contraction replaces the first of them, which is legal because
-all read the same value and constants. Needs: common subexpressions merged, so that a shared
-input is one value. Guarantees: the same sums in the same order, up to how a library blocks
-a larger product.
+Changes: any block. The fused contraction replaces the first of them, which is legal because all
+read the same value and constants. Needs: common subexpressions merged, so that a shared input is
+one value. Guarantees: the same sums in the same order, up to how a library blocks a larger product.
 
     %q = linear(%x, %Q)                     %qk = linear(%x, %QK)       # constants, [Q; K]
     %u = relu(%q)                    =>     %q = slice(%qk, -1, 0, 64)

@@ -1,20 +1,18 @@
 """If-conversion: both arms of a branch are computed, and the condition selects.
 
-If units share the work around a branch, it costs all of them a wait for its condition and
-another one for the results of its arms. A unit that works alone predicts most branches, and
-loses time on the others. Besides, a branch in a loop that depends on no carried value
-prevents the ops after it from being batched over the iterations. If both arms take less
-time than that, by the machine's cost model for the largest sizes, and have only ops that
-cannot stop the run and draw no random numbers, they move into the enclosing block. A NaN of
-the arm that is not taken is not selected.
+If units share the work around a branch, it costs all of them a wait for its condition and another
+one for the results of its arms. A unit that works alone predicts most branches, and loses time on
+the others. Besides, a branch in a loop that depends on no carried value prevents the ops after it
+from being batched over the iterations. If both arms take less time than that, by the machine's cost
+model for the largest sizes, and have only ops that cannot stop the run and draw no random numbers,
+they move into the enclosing block. A NaN of the arm that is not taken is not selected.
 
     %y = if %c {                          %a = aten.sin.default(%x)
       %a = aten.sin.default(%x)     ->    %y = aten.where.self(%c, %a, %x)
       yield %a
     } else { yield %x }
 
-Needs inner branches converted first, as the order of the walk ensures. Lists are not
-selected from.
+Needs inner branches converted first, as the order of the walk ensures. Lists are not selected from.
 """
 
 from __future__ import annotations

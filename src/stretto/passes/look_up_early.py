@@ -1,15 +1,14 @@
 """Early lookups: numbers that an arm reads from memory are read before its branch.
 
-On a GPU each unit decides a branch by a number that it loads, and the arm that it takes
-often loads the next one from the same place of another table: `if is_leaf[node]: ... else:
-f(left[node])`. Dependent loads take the latency of each; independent loads are in flight
-together, so it pays to load a number that the other arm would not have needed.
+On a GPU each unit decides a branch by a number that it loads, and the arm that it takes often loads
+the next one from the same place of another table: `if is_leaf[node]: ... else: f(left[node])`.
+Dependent loads take the latency of each; independent loads are in flight together, so it pays to
+load a number that the other arm would not have needed.
 
-Changes: single numbers (integers and flags) of an `aten.select.int` in an arm, whose
-operands are known before the branch, and whose position is checked there by another op, so
-that nothing stops the run that would not have. Needs: checks of unused positions; equal ops
-merged. Guarantees the same results. `Lowering.settle` puts such a number into a register at
-its lookup.
+Changes: single numbers (integers and flags) of an `aten.select.int` in an arm, whose operands are
+known before the branch, and whose position is checked there by another op, so that nothing stops
+the run that would not have. Needs: checks of unused positions; equal ops merged. Guarantees the
+same results. `Lowering.settle` puts such a number into a register at its lookup.
 
     %c = aten.select.int(%leaf, 0, %n)        %c = aten.select.int(%leaf, 0, %n)
     %y = if %c { yield %x } else {            %l = aten.select.int(%left, 0, %n)

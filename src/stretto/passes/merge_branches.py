@@ -1,11 +1,10 @@
 """Branch merging: neighbouring branches on one condition become one.
 
-Of the ops between two branches, those that the second one needs and that do not need the
-first one move before both; those that it needs and that need the first one are copied into
-both arms; all others move after both. Ops that may stop the run or draw random numbers keep
-their order among each other. A branch on the negation of a condition has its arms
-exchanged, and within an arm its condition becomes a literal, so that `fold` resolves
-branches on it there.
+Of the ops between two branches, those that the second one needs and that do not need the first one
+move before both; those that it needs and that need the first one are copied into both arms; all
+others move after both. Ops that may stop the run or draw random numbers keep their order among each
+other. A branch on the negation of a condition has its arms exchanged, and within an arm its
+condition becomes a literal, so that `fold` resolves branches on it there.
 
     %a = if %c { ... yield %p }                %u = aten.sin.default(%x)
       else { ... yield %q }                    %b = if %c { ...
@@ -16,8 +15,8 @@ branches on it there.
       yield %d                                   yield %x
     } else { yield %x }                        }
 
-Needs equal conditions merged into one value. Guarantees that every op runs as often as
-before, and that checks keep their order.
+Needs equal conditions merged into one value. Guarantees that every op runs as often as before, and
+that checks keep their order.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Parallel loops: independent parts of the iterations run on different units.
 
-An iteration may have its own control flow, so that nothing can be batched; the ops that
-depend on no other iteration still need not wait for one. They move to a separate loop,
-which stores one row per iteration: unit u of n runs iterations u, u + n, u + 2n, ... by
-itself, with no waits inside, and takes its own path through their branches and loops. Ops
-that depend on other iterations, such as a running sum, stay in a loop after it, in order
-(loop distribution, then a DOALL loop; Allen and Kennedy, "Optimizing Compilers for Modern
-Architectures", sections 2.3 and 6.2).
+An iteration may have its own control flow, so that nothing can be batched; the ops that depend on
+no other iteration still need not wait for one. They move to a separate loop, which stores one row
+per iteration: unit u of n runs iterations u, u + n, u + 2n, ... by itself, with no waits inside,
+and takes its own path through their branches and loops. Ops that depend on other iterations, such
+as a running sum, stay in a loop after it, in order (loop distribution, then a DOALL loop; Allen and
+Kennedy, "Optimizing Compilers for Modern Architectures", sections 2.3 and 6.2).
 
     for %t in (0, 8, 1) carry (%s = %z) {     %r = for %t in (0, 8, 1) parallel carry (%a = %o) {
       %x = while ... (reads row %t)             %x = while ... (reads row %t)
@@ -19,13 +18,13 @@ Architectures", sections 2.3 and 6.2).
                                                 yield %n
                                               }
 
-Changes: `for` loops whose trip count is a number or a size, the outermost that qualifies;
-functions that their iterations call are copied if other code calls them too, and each unit
-runs them by itself. Needs: loops batched, so that only ops remain that cannot be.
-Guarantees: every op runs as often and on the same values as before. Random draws stay where
-they are, and so does a loop that the machine's cost model estimates to be no faster in
-parallel. Ops that may stop the run move only if no remaining op may stop it too: if several
-iterations fail, the machine finds the first one (`Context.in_turn`).
+Changes: `for` loops whose trip count is a number or a size, the outermost that qualifies; functions
+that their iterations call are copied if other code calls them too, and each unit runs them by
+itself. Needs: loops batched, so that only ops remain that cannot be. Guarantees: every op runs as
+often and on the same values as before. Random draws stay where they are, and so does a loop that
+the machine's cost model estimates to be no faster in parallel. Ops that may stop the run move only
+if no remaining op may stop it too: if several iterations fail, the machine finds the first one
+(`Context.in_turn`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The walk of a recursion whose rest is computed by levels: what it records, and in what
-order.
+"""The walk of a recursion whose rest is computed by levels: what it records, and in what order.
 
-See `recursion_levels`. For each activation with calls it records numbers (its height and
-the places of the results of its calls), and records (other values that the rest reads). For
-one without calls it records the results; but if these are a row of a tensor that all calls
-pass on, its place is the number of that row, and nothing is recorded.
+See `recursion_levels`. For each activation with calls it records numbers (its height and the places
+of the results of its calls), and records (other values that the rest reads). For one without calls
+it records the results; but if these are a row of a tensor that all calls pass on, its place is the
+number of that row, and nothing is recorded.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Simplification: an op becomes an earlier value, or a cheaper op with the same result.
 
-Every rule is exact, bit for bit, also for NaN, infinities and the sign of zero, and keeps
-types. The rules of tensor ops are in `simplifications/`. This module has those of lists and
-of control ops: an `if` whose arms yield the same, and a carried value that no iteration
-changes. It is one walk, in order; run it again after `fold` and `cse`, which create new
-cases.
+Every rule is exact, bit for bit, also for NaN, infinities and the sign of zero, and keeps types.
+The rules of tensor ops are in `simplifications/`. This module has those of lists and of control
+ops: an `if` whose arms yield the same, and a carried value that no iteration changes. It is one
+walk, in order; run it again after `fold` and `cse`, which create new cases.
 
     %p = aten.permute.default(%x, (1, 0))     %e = aten.exp.default(%x)
     %q = aten.permute.default(%p, (1, 0))     %t = for %i in (0, 8, 1) carry (%a = %e) {

@@ -1,19 +1,18 @@
 """Skewing: consecutive loops over the same steps run at the same time, each one step behind.
 
-A loop that reads at step t what an earlier loop computed at step t runs one step behind it,
-in the same loop: then nothing in an iteration waits for anything else in it, only for the
-previous iteration. A stack of layers over a sequence becomes a wavefront over both
-(Lamport, "The Parallel Execution of DO Loops", 1974; Cocktailer, section 3.2), whichever of
-the two loops was the outer one in the source, since `distribute` splits one loop into
-these. Loops that read nothing of each other, as the two directions of a recurrent layer,
-run in the same step. Ops between the loops that run for all steps are replaced by ops that
-run for one (`rows`).
+A loop that reads at step t what an earlier loop computed at step t runs one step behind it, in the
+same loop: then nothing in an iteration waits for anything else in it, only for the previous
+iteration. A stack of layers over a sequence becomes a wavefront over both (Lamport, "The Parallel
+Execution of DO Loops", 1974; Cocktailer, section 3.2), whichever of the two loops was the outer one
+in the source, since `distribute` splits one loop into these. Loops that read nothing of each other,
+as the two directions of a recurrent layer, run in the same step. Ops between the loops that run for
+all steps are replaced by ops that run for one (`rows`).
 
-Changes: `for` loops of one block, if it pays by the machine's costs. Needs: loops
-distributed and batched, lists forwarded. Guarantees: each loop computes the same values as
-before, in the same order. It also runs before its first step and after its last one, on
-values that nothing reads; so it must have nothing that can stop the run. A list that it
-fills is longer by these steps, until it is stacked.
+Changes: `for` loops of one block, if it pays by the machine's costs. Needs: loops distributed and
+batched, lists forwarded. Guarantees: each loop computes the same values as before, in the same
+order. It also runs before its first step and after its last one, on values that nothing reads; so
+it must have nothing that can stop the run. A list that it fills is longer by these steps, until it
+is stacked.
 
     %ys = for %t in (0, 64, 1) carry (%h, %l) {     for %d in (0, 65, 1) carry (%h, %g, %p = 0) {
       %y = cell(x[%t], %h)                            %y = cell(x[min(%d, 63)], %h)
@@ -91,11 +90,10 @@ def skew(group: Group, block: Block, body: Block) -> None:
 class _SkewBuilder:
     """The new loop under construction.
 
-    used: all values that are read. index: the index of the new loop. carried: its carried
-    values with their initial values; yields, results: in the same order. items: the item that a
-    step puts into each list. late: by list and number of steps, the carried value that holds
-    the item of that many steps ago. replaced: stacks of lists, with the tensor that now has
-    their items.
+    used: all values that are read. index: the index of the new loop. carried: its carried values
+    with their initial values; yields, results: in the same order. items: the item that a step puts
+    into each list. late: by list and number of steps, the carried value that holds the item of that
+    many steps ago. replaced: stacks of lists, with the tensor that now has their items.
     """
 
     group: Group

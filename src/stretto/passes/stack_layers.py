@@ -1,10 +1,9 @@
 """Stacking: equal layers that a loop computes independently become rows of one tensor.
 
-In a skewed loop the layers of a stack run in one iteration, each a step behind the previous
-one, and nothing in an iteration depends on another layer. As separate ops they are one
-kernel each, with separate addresses for everything that they read and write; stacked they
-are one kernel whose tasks are the rows of all layers, so that the units of a GPU are shared
-among the layers.
+In a skewed loop the layers of a stack run in one iteration, each a step behind the previous one,
+and nothing in an iteration depends on another layer. As separate ops they are one kernel each, with
+separate addresses for everything that they read and write; stacked they are one kernel whose tasks
+are the rows of all layers, so that the units of a GPU are shared among the layers.
 
     for %d carry (%p, %a, %b, %c) {                  %W = stack(%U, %V, %X)     # constants
       %p2 = f(x[%d])                                 for %d carry (%s = [%p, %a, %b, %c]) {
@@ -13,10 +12,10 @@ among the layers.
       %c2 = tanh(linear(%b, %X) + %c)                  %s2 = cat(%p2, %r)
       yield %p2, %a2, %b2, %c2 }                       yield %s2 }
 
-Changes: `for` loops whose body has at least as many connected parts of equal ops as the
-machine's costs require. Needs: skewed loops. Guarantees: the same values, up to how a
-product of several matrices is summed. Parts are connected by the values that ops in the
-body pass to each other; ops that depend only on the loop's index belong to no part.
+Changes: `for` loops whose body has at least as many connected parts of equal ops as the machine's
+costs require. Needs: skewed loops. Guarantees: the same values, up to how a product of several
+matrices is summed. Parts are connected by the values that ops in the body pass to each other; ops
+that depend only on the loop's index belong to no part.
 """
 
 from __future__ import annotations

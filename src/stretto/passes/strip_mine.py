@@ -1,17 +1,14 @@
-"""Strip-mining: values that were batched for all iterations of a loop are computed block by
-block.
+"""Strip-mining: values that were batched for all iterations of a loop are computed block by block.
 
-A product over all steps before a loop is efficient, but its result occupies memory as long
-as the loop runs. A product of some 16 rows is as efficient, and its buffer is small and
-stays in the cache: the loop becomes a loop over blocks of iterations, which computes the
-rows of a block and then runs its iterations (strip-mining: Wolfe, "More Iteration Space
-Tiling", 1989).
+A product over all steps before a loop is efficient, but its result occupies memory as long as the
+loop runs. A product of some 16 rows is as efficient, and its buffer is small and stays in the
+cache: the loop becomes a loop over blocks of iterations, which computes the rows of a block and
+then runs its iterations (strip-mining: Wolfe, "More Iteration Space Tiling", 1989).
 
-Changes: `for` loops anywhere in the program that read one row per iteration of products
-over all iterations. Needs: loops batched; no later pass that looks for the products of
-`batch_loops`. Guarantees: the same values as before up to the order of additions inside one
-product, and the same order of iterations; the remaining ones run in a loop after the
-others.
+Changes: `for` loops anywhere in the program that read one row per iteration of products over all
+iterations. Needs: loops batched; no later pass that looks for the products of `batch_loops`.
+Guarantees: the same values as before up to the order of additions inside one product, and the same
+order of iterations; the remaining ones run in a loop after the others.
 
     %w = linear(%x, %W)   # [50, 8]              for %s in (0, 3, 1) carry (%h) {
     for %t in (0, 50, 1) carry (%h) {              %w = linear(narrow(%x, 0, 16 * %s, 16), %W)

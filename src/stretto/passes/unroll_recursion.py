@@ -1,9 +1,8 @@
-"""Unrolling of recursions: a small recursive function gets copies of its body instead of
-calls.
+"""Unrolling of recursions: a small recursive function gets copies of its body instead of calls.
 
-A call makes a frame, passes arguments and reads results from memory. If an activation
-computes little, that is a large part of its time. Copies are nested, down to a fixed depth;
-only the innermost ones call.
+A call makes a frame, passes arguments and reads results from memory. If an activation computes
+little, that is a large part of its time. Copies are nested, down to a fixed depth; only the
+innermost ones call.
 
     func @f(%n) -> (i64[]) {            func @f(%n) -> (i64[]) {
       %r = if (%n < 2) {                  %r = if (%n < 2) {
@@ -17,11 +16,10 @@ only the innermost ones call.
                                           return %r
                                         }
 
-Changes: functions that call themselves and no other recursive function. Needs: branches
-merged, so that arms are small; recursions that can be computed by levels already converted.
-Guarantees: the same ops on the same values in the same order. A recursion may get deeper by
-the same factor before it is stopped (`Options.max_depth` counts calls of the unrolled
-function).
+Changes: functions that call themselves and no other recursive function. Needs: branches merged, so
+that arms are small; recursions that can be computed by levels already converted. Guarantees: the
+same ops on the same values in the same order. A recursion may get deeper by the same factor before
+it is stopped (`Options.max_depth` counts calls of the unrolled function).
 """
 
 from __future__ import annotations

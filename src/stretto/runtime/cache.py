@@ -1,13 +1,11 @@
-"""Disk cache shared by processes: each entry is found by the hash of everything it was built
-from.
+"""Disk cache shared by processes: each entry is found by the hash of everything it was built from.
 
-An entry is one file, `<folder>/<xx>/<key>-<digest><suffix>`. The digest of key and content
-is part of its name, so one rename publishes both, two processes that build the same entry
-cannot corrupt each other's, and an entry that was damaged or renamed is detected, removed
-and built again.
+An entry is one file, `<folder>/<xx>/<key>-<digest><suffix>`. The digest of key and content is part
+of its name, so one rename publishes both, two processes that build the same entry cannot corrupt
+each other's, and an entry that was damaged or renamed is detected, removed and built again.
 
-Entries are executed, so no other user may have written them: folders and files count only
-if they belong to this user or to root, and others cannot write to them.
+Entries are executed, so no other user may have written them: folders and files count only if they
+belong to this user or to root, and others cannot write to them.
 """
 
 import atexit

@@ -250,9 +250,8 @@ def instruction_sets() -> frozenset[str]:
 
 @cache
 def cpu() -> str:
-    """Return model and instruction sets of this machine, which -march=native builds for. It is
-    part of the key of every build: a cache that several machines share has programs for each of
-    them."""
+    """Return model and instruction sets of this machine, which -march=native builds for. It is part
+    of the key of every build: a cache that several machines share has programs for each of them."""
     wanted = ("model name", "flags", "Features", "CPU part")
     facts: dict[str, str] = {}
     try:

@@ -325,8 +325,7 @@ class CopiesAhead:
 
 
 class ConstantFreshness:
-    """Tells, on each call, if everything that was made from the content of constants is up to
-    date.
+    """Tells, on each call, if everything that was made from the content of constants is up to date.
 
     folded: tensors whose content went into a program; if one has changed, the program is stale.
     copies: refreshed if their source has changed.

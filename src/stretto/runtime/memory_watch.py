@@ -1,9 +1,8 @@
 """Detection of writes to the memory of tensors, whatever wrote it.
 
-Version counters of torch miss writes through `.data`, NumPy, another library, or a fused
-optimizer. `memory_watch.cpp` gets the written pages from Linux, and compares hashes of
-those, or of all pages if Linux does not track them. If the process runs no machine code,
-the bytes are digested in Python.
+Version counters of torch miss writes through `.data`, NumPy, another library, or a fused optimizer.
+`memory_watch.cpp` gets the written pages from Linux, and compares hashes of those, or of all pages
+if Linux does not track them. If the process runs no machine code, the bytes are digested in Python.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ memory_watch.cpp."""
 
 
 class WatchedRegion:
-    """The memory of a tensor, kept alive. `generation` increases when a look finds changed
-    content.
+    """The memory of a tensor, kept alive. `generation` increases when a look finds changed content.
 
     `handle` belongs to memory_watch.cpp; without a library the bytes are digested here.
     """

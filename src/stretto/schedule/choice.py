@@ -89,9 +89,8 @@ _Choose = Callable[[Iterable[Variant], CostModel], Variant]
 
 
 def chooser(kernels: str, units: int, policy: Policy | None = None) -> Chooser:
-    """Return the chooser that `Debug.kernels` names: "fastest", "efficient" or "holistic".
-    `policy` plans the simulated leaves; None takes the policy for this machine whose planning
-    is fastest."""
+    """Return the chooser that `Debug.kernels` names: "fastest", "efficient" or "holistic". `policy`
+    plans the simulated leaves; None takes the policy for this machine whose planning is fastest."""
     match kernels:
         case "efficient":
             return efficient

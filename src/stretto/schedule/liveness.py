@@ -193,9 +193,8 @@ class _Exposed(Backward[LeafPlan, frozenset[Exposure]]):
 
 
 def _any_items(item: Statement) -> Iterator[str]:
-    """Yield the lists of which an item is read whose index is known at run time only. The length
-    of a list decides which of its items are from an earlier iteration, and no verifier knows
-    it."""
+    """Yield the lists of which an item is read whose index is known at run time only. The length of
+    a list decides which of its items are from an earlier iteration, and no verifier knows it."""
     if isinstance(item, Kernel) and item.call is None:
         reads = (load.access for stage in item.stages for load in stage.operator.reads())
         for access in reads:

@@ -52,8 +52,7 @@ what the reuse requires, so that it causes no further waits."""
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Buffers placed together: one, or a group that rotates. `live` is None if they are never
-    used.
+    """Buffers placed together: one, or a group that rotates. `live` is None if they are never used.
 
     small: shares only with blocks that are `SMALL_BLOCK_DISTANCE` away, since waits for its memory
     would cost more than it saves. alone: shares with no block.

@@ -1,8 +1,7 @@
-"""The path of one run through a control tree: its leaves, in the order in which units reach
-them.
+"""The path of one run through a control tree: its leaves, in the order in which units reach them.
 
-All units take the same path, so it is computed once. Registers that depend only on numbers
-and sizes are computed; values read from memory are not known, so `Choices` decide instead.
+All units take the same path, so it is computed once. Registers that depend only on numbers and
+sizes are computed; values read from memory are not known, so `Choices` decide instead.
 """
 
 from __future__ import annotations

@@ -257,8 +257,7 @@ class _GraphSimulator:
 class Assumptions:
     """Assumed needs of kernels that have not been compiled.
 
-    product, other: the needs of a block of a kernel that multiplies matrices, and of any other
-    one.
+    product, other: the needs of a block of a kernel that multiplies matrices, and of any other one.
     """
 
     product: BlockNeeds

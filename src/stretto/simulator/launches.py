@@ -1,12 +1,10 @@
-"""Estimate of a program with one launch per kernel, to compare it with the program as one
-launch.
+"""Estimate of a program with one launch per kernel, to compare it with the program as one launch.
 
-In one launch, units wait for the units that they need, and control flow is in the launch.
-With a launch per kernel, kernels have all units at once, and nothing waits inside them; but
-each begins only after the previous one has ended entirely, delayed by the gap between
-launches, and the host first reads the values that decide control. (Rammer, section 2, calls
-these costs of scheduling in two layers; Cocktailer, section 2, those of control flow on the
-host.)
+In one launch, units wait for the units that they need, and control flow is in the launch. With a
+launch per kernel, kernels have all units at once, and nothing waits inside them; but each begins
+only after the previous one has ended entirely, delayed by the gap between launches, and the host
+first reads the values that decide control. (Rammer, section 2, calls these costs of scheduling in
+two layers; Cocktailer, section 2, those of control flow on the host.)
 """
 
 from __future__ import annotations
@@ -75,9 +73,8 @@ def read_seconds(device: Device) -> float:
 
 
 def by_kernel(program: DeviceProgram) -> DeviceProgram:
-    """Return the program with the tasks of each kernel shared among all units, and a barrier of
-    all units after it. It is only for simulation: buffers may share memory that is still
-    needed."""
+    """Return the program with the tasks of each kernel shared among all units, and a barrier of all
+    units after it. It is only for simulation: buffers may share memory that is still needed."""
     return replace(program, tree=map_tree(program.tree, _by_kernel))
 
 

@@ -360,11 +360,9 @@ def opt(
         bool, typer.Option("--remarks", help="Also print what stages declined to do.")
     ] = False,
 ) -> None:
-    """Read a dump, edited or not, verify it, continue from there, and print another form or
-    run it.
+    """Read a dump, edited or not, verify it, continue from there, and print another form or run it.
 
-    Forms, in order: captured, optimised, operators, kernels, scheduled, then those of the
-    machine.
+    Forms, in order: captured, optimised, operators, kernels, scheduled, then those of the machine.
     """
     from stretto.tools.explain import remarks_text
     from stretto.tools.opt import Optimiser, load_constants, load_inputs

@@ -147,9 +147,8 @@ def simulate_model(
 
 
 def predicted_seconds(fast: stretto.Compiled, options: Options) -> float:
-    """Return the seconds of a call of a compiled model on its units of this CPU, by the
-    simulator and the costs that it was planned with. Data-dependent control goes as in its
-    first call.
+    """Return the seconds of a call of a compiled model on its units of this CPU, by the simulator
+    and the costs that it was planned with. Data-dependent control goes as in its first call.
 
     options: those of the compilation.
     """

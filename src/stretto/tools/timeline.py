@@ -295,11 +295,9 @@ MOST_IN_TRACE = 1_000_000
 
 
 def write_timeline(entry: Entry, options: Options, path: str | Path) -> None:
-    """Profile the signature and write `path`: `.html`, `.json` (Chrome's trace format) or
-    `.png`.
+    """Profile the signature and write `path`: `.html`, `.json` (Chrome's trace format) or `.png`.
 
-    Raises ValueError for another suffix, BuildError for a backend that does not measure
-    time.
+    Raises ValueError for another suffix, BuildError for a backend that does not measure time.
     """
     target = Path(path)
     write = writer_of(target)

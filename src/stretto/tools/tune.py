@@ -1,10 +1,9 @@
-"""`stretto tune`: times the variants of a program's kernels, and stores the times of their
-tasks.
+"""`stretto tune`: times the variants of a program's kernels, and stores the times of their tasks.
 
-The program is built once per variant number: each kernel in its first, then each in its
-second, and so on. Every build runs with a clock around each task, on the inputs that
-the program was compiled for. So a task is timed where it will run: with its data in the
-caches it will have, and with the other units at work.
+The program is built once per variant number: each kernel in its first, then each in its second, and
+so on. Every build runs with a clock around each task, on the inputs that the program was compiled
+for. So a task is timed where it will run: with its data in the caches it will have, and with the
+other units at work.
 """
 
 from __future__ import annotations
@@ -47,8 +46,7 @@ COMPARED_SECONDS = 1.0
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """Results of tuning a model: number of kernels, number of kernels with a different grid than
-    without measurements, and seconds of a call before, after, and as predicted by the
-    simulator."""
+    without measurements, and seconds of a call before, after, and as predicted by the simulator."""
 
     model: str
     kernels: int

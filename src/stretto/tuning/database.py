@@ -1,9 +1,8 @@
 """A database of measurements on disk, which any number of processes may share.
 
-It is SQLite with a write-ahead log, so readers do not wait for writers. Connections
-live for one operation: nothing is held across a fork, and a crash loses at most the
-current write. A file that SQLite cannot read is renamed and a new one created:
-measurements can be repeated.
+It is SQLite with a write-ahead log, so readers do not wait for writers. Connections live for one
+operation: nothing is held across a fork, and a crash loses at most the current write. A file that
+SQLite cannot read is renamed and a new one created: measurements can be repeated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Random functions on the backends, and the writer, comparison and reducer behind them."""
+"""Random functions on the backends, and the writer and comparison behind them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from checks.fuzz.choices import drawn
 from checks.fuzz.compare import differences, within
-from checks.fuzz.functions import random_functions
 from checks.fuzz.observe import observe
-from checks.fuzz.outcome import FAILURES
-from checks.fuzz.reduce import reduce_source
+from checks.fuzz.outcome import FAILURES, Outcome
+from checks.fuzz.programs import random_programs, reduced_source, run_again
 from checks.fuzz.reference import Noise, Wide, run_in
 from checks.fuzz.source import Source, load
 from checks.fuzz.trial import Made, Program, try_program
-from checks.fuzz.writer import ModuleWriter, write_source
+from checks.fuzz.writer import FunctionsWriter, smallest, write
 
 SEEDS = range(26)
 
@@ -26,17 +27,17 @@ SEEDS = range(26)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_functions(seed: int) -> None:
     """The same as `python -m checks.fuzz --part functions`, which tries many more."""
-    job = random_functions(seed, 1, ("interpreter", "emulator"), 60.0)
+    job = random_programs("functions", seed, 1, ("interpreter", "emulator"), 60.0)
     outcome = job.run(seed, lambda _: None)
     assert outcome.verdict not in FAILURES, f"{outcome}\n{outcome.detail}\n{outcome.source}"
 
 
 def test_the_seed_says_it_all() -> None:
-    assert write_source(5) == write_source(5) != write_source(6)
+    assert write("functions", 5) == write("functions", 5) != write("functions", 6)
 
 
 def test_sources_run(tmp_path: Path) -> None:
-    module = load(write_source(7), tmp_path)
+    module = load(write("functions", 7), tmp_path)
     assert all(isinstance(args, tuple) for args in module.calls())
 
 
@@ -56,13 +57,12 @@ def test_verdicts() -> None:
     assert verdict(endless) == ("skipped", "eager does not end")
 
 
-def test_special_values_of_any_size() -> None:
-    writer = ModuleWriter(0)
-    for shape in ((0,), (3, 33, 33), (1,)):
-        for dtype in ("float32", "int64"):
-            text = writer.tensor_of(shape, dtype, special=True)
-            tensor = eval(text, {"torch": torch, "inf": torch.inf, "nan": torch.nan})
-            assert tensor.shape == shape and str(tensor.dtype) == f"torch.{dtype}"
+@pytest.mark.parametrize("shape", [(0,), (3, 33, 33), (1,)])
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_special_values_of_any_size(shape: tuple[int, ...], dtype: str) -> None:
+    text = drawn(lambda draw: FunctionsWriter(draw).tensor_of(shape, dtype, special=True), 0)
+    tensor = eval(text, {"torch": torch, "inf": torch.inf, "nan": torch.nan})
+    assert tensor.shape == shape and str(tensor.dtype) == f"torch.{dtype}"
 
 
 def test_an_error_that_rounding_decides() -> None:
@@ -196,26 +196,22 @@ def test_wide() -> None:
     assert float(wide[1][0]) == 1 / 3
 
 
-def test_reduced_to_what_fails() -> None:
-    text = """
-import torch
+def test_made_smaller_while_it_fails() -> None:
+    """A loop with a branch in it is looked for."""
 
-def helper(x):
-    return x + 17
+    def fails(text: str) -> bool:
+        body = text.partition("def f(")[2] or text.partition("def forward(")[2]
+        return re.search(r"for .*:\n( +).*\n?(\1.*\n)*?\1if ", body) is not None
 
-def f(x, y):
-    z = helper(x)
-    for i in range(10):
-        if y.sum() > 0:
-            z = torch.tanh(z @ y) + bad(x.t() * 2)
-        else:
-            z = z - 1
-    return z, y
-"""
+    seed = next(seed for seed in range(100) if fails(write("functions", seed)))
+    text = smallest("functions", seed, fails, 20.0)
+    assert fails(text) and len(text) < len(write("functions", seed)), text
 
-    def fails(source: str) -> bool:
-        compile(source, "case", "exec")
-        return "bad(" in source
 
-    smallest = reduce_source(text, fails, seconds=60.0)
-    assert len(smallest.split()) <= 4, smallest
+def test_a_printed_source_can_be_run_again(tmp_path: Path) -> None:
+    outcome = Outcome("seed 3", "equal", "interpreter")
+    text = reduced_source("functions", outcome, 60.0, 5.0)
+    path = tmp_path / "case.py"
+    path.write_text(text)
+    assert "__main__" in text
+    assert run_again(str(path), "functions", 3, "interpreter").startswith("equal")

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import ast
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from checks.fuzz.instance_kinds import DTYPES, random_classes
-from checks.fuzz.instance_writer import write_instances
-from checks.fuzz.instances import Instances, OneByOne, random_instances
+from checks.fuzz.instances import Instances, OneByOne
 from checks.fuzz.outcome import FAILURES
+from checks.fuzz.programs import random_programs
+from checks.fuzz.records import DTYPES
 from checks.fuzz.source import load
 from checks.fuzz.trial import try_program
+from checks.fuzz.writer import write
 from tests.sampling import sampled
 
 FOUND = (11, 215)
@@ -26,24 +26,25 @@ FOUND = (11, 215)
 @pytest.mark.parametrize("seed", sampled(range(12), (9, 11)))
 def test_random_instances(seed: int) -> None:
     """The same as `python -m checks.fuzz --part instances`, which tries many more."""
-    job = random_instances(seed, 1, ("emulator", "cpu-1", "cpu-2"), 120.0)
+    job = random_programs("instances", seed, 1, ("emulator", "cpu-1", "cpu-2"), 120.0)
     outcome = job.run(seed, lambda _: None)
     assert outcome.verdict not in FAILURES, f"{outcome}\n{outcome.detail}\n{outcome.source}"
 
 
 def test_the_seed_says_it_all() -> None:
-    assert write_instances(5) == write_instances(5) != write_instances(6)
-    for seed in range(40):
-        ast.parse(write_instances(seed))
+    assert write("instances", 5) == write("instances", 5) != write("instances", 6)
 
 
 def test_data_of_all_styles_are_drawn() -> None:
-    classes = [one for seed in range(40) for one in random_classes(random.Random(seed)).values()]
-    assert {one.style for one in classes} == {"dataclass", "frozen", "named", "object"}
-    text = "".join(one.source() for one in classes)
-    assert all(word in text for word in ("list[", "tuple[", "dict[int", "| None", "str", "float"))
-    made = "".join(write_instances(seed) for seed in range(40))
-    assert all(f"{dtype}, (" in made for dtype in DTYPES)
+    texts = [write("instances", seed) for seed in range(25)]
+    for text in texts:
+        ast.parse(text)
+    text = "".join(texts)
+    styles = ("@dataclass(eq=False)", "(frozen=True, eq=False)", "(NamedTuple)", "def __init__(")
+    assert all(style in text for style in styles)
+    words = ("list[", "tuple[", "dict[int", "| None", "str", "float", "match ", "def walk0")
+    assert all(word in text for word in words)
+    assert sum(f"torch.{dtype}, (" in text for dtype in DTYPES) > 4
 
 
 HEAD = """

@@ -17,12 +17,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from checks.fuzz.command import PART_NAMES, app
-from checks.fuzz.functions import machines_of
 from checks.fuzz.journal import Journal
 from checks.fuzz.known import is_known
 from checks.fuzz.machines import MACHINES, STANDARD
 from checks.fuzz.outcome import Outcome, normalised, outcome_of_error, worst
 from checks.fuzz.parts import PARTS, Settings, failed, run_part
+from checks.fuzz.programs import machines_of
 from checks.fuzz.report import PartReport, show, summary
 from checks.fuzz.trial import Note
 from checks.fuzz.workers import Job, run_all

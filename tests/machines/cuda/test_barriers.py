@@ -82,6 +82,12 @@ def two_stages(name: str, out: Buffer, between: Buffer, source: Buffer) -> Kerne
     return Kernel(name, (TileDim(8, 8),), tuple(stages))
 
 
+def overwriting(name: str, out: Buffer, source: Buffer) -> Kernel:
+    """The second stage overwrites, in place, what other threads have read in the first."""
+    first, second = kernel("", out, source), kernel("", source, source, mirrored=False)
+    return Kernel(name, (TileDim(8, 8),), (*first.stages, *second.stages))
+
+
 PARTS = (
     part("low", A, INPUT, 0),
     part("high", A, INPUT, 4),
@@ -92,8 +98,11 @@ PARTS = (
     part("item_p", A, INPUT, P, 1),
     two_stages("by_now", A, NOW, INPUT),
     two_stages("by_next", NOW, NEXT, INPUT),
+    overwriting("in_place", NOW, A),
 )
-LOW, HIGH, AT_T, AT_P, AT_Q, ITEM_0, ITEM_P, BY_NOW, BY_NEXT = (Run(k.name, 0) for k in PARTS)
+LOW, HIGH, AT_T, AT_P, AT_Q, ITEM_0, ITEM_P, BY_NOW, BY_NEXT, IN_PLACE = (
+    Run(k.name, 0) for k in PARTS
+)
 
 
 def steps(start: int, stop: int, step: int, *items: Item) -> Node[Schedule]:
@@ -146,6 +155,7 @@ BY_HAND: dict[str, tuple[Node[Schedule], int]] = {
     "what a kernel touches before its barrier": (one(FIRST, BY_NOW), 1),
     "what a kernel touches behind its barrier": (one(BY_NOW, FIRST), 2),
     "a barrier inside of a kernel": (one(FIRST, BY_NEXT, AGAIN), 1),
+    "a stage that overwrites what an earlier one has read": (one(IN_PLACE), 1),
     "a loop that has iterations": (Seq((one(FIRST), steps(0, 2, 1, BY_NEXT), one(AGAIN))), 2),
     "a branch that may not be taken": (
         Seq((one(FIRST, LARGE), If(GO, one(BY_NEXT, steps=0), Seq(())), one(AGAIN))),
@@ -292,8 +302,8 @@ def test_each_barrier_is_needed_on_some_way(name: str, units: int) -> None:
     (entry,) = compiled_program(name, units)[0].signatures
     for _, launch in entry.stages.product.plan.launches:
         printed = Printed(launch.program)
-        assert printed.missing(printed.bodies) == []
-        superfluous = [at for at, bodies in printed.removals() if not printed.missing(bodies)]
+        assert printed.missing(printed.functions) == []
+        superfluous = [at for at, changed in printed.removals() if not printed.missing(changed)]
         assert superfluous == []
 
 

@@ -45,16 +45,16 @@ def loop(step: int = 1) -> code.Block:
 
 def test_takes_what_it_reads_and_gives_what_is_read_behind_it() -> None:
     piece = outline(loop(), frozenset({"ok", "base", "state", "unit", "elsewhere"}))
-    assert set(piece.takes) == {
+    assert set(piece.parameters) == {
         "weights", "unit", "ok", "at", "stop", "tables", "base", "state", "other",
     }  # fmt: skip
-    assert piece.gives == ("ok", "state", "base")
+    assert piece.results == ("ok", "state", "base")
 
 
 def test_gives_what_a_loop_may_not_have_assigned() -> None:
     body = (code.Loop(variable("ok"), body=(code.Assign(variable("r"), literal(1)),)),)
-    assert outline(body, frozenset({"r"})).takes == ("ok", "r")
-    assert outline(body, frozenset()).takes == ("ok",)
+    assert outline(body, frozenset({"r"})).parameters == ("ok", "r")
+    assert outline(body, frozenset()).parameters == ("ok",)
 
 
 def test_loops_that_differ_in_names_are_one_function() -> None:
@@ -62,7 +62,7 @@ def test_loops_that_differ_in_names_are_one_function() -> None:
     first = outline(loop(), frozenset({"state"}))
     second = outline(code.renamed(loop(), names), frozenset({"state_7"}))
     assert first.function == second.function
-    assert first.takes != second.takes
+    assert first.parameters != second.parameters
     assert first.function != outline(loop(step=2), frozenset({"state"})).function
 
 
@@ -70,7 +70,7 @@ def test_words_that_are_no_variables_keep_their_names() -> None:
     infinity = call("tl.where", variable("x"), 'float("inf")', 'float("-inf")')
     body = (code.Assign(variable("x"), infinity),)
     piece = outline(body, frozenset({"x"}))
-    assert piece.takes == ("x",)
+    assert piece.parameters == ("x",)
     assert 'tl.where(x0, float("inf"), float("-inf"))' in python_function("f", piece.function)
 
 

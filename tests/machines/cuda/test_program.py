@@ -14,7 +14,7 @@ import stretto
 from stretto.machines.cuda.device import emulated_cuda_executable
 from stretto.machines.cuda.printer.program import Style, library_text, print_plan
 from stretto.machines.cuda.printer.source import ENTRY
-from stretto.machines.cuda.styles import SHARED_KEPT, WAYS
+from stretto.machines.cuda.styles import SHARED_KEPT, STYLES
 from stretto.options import Debug, Options
 
 torch.manual_seed(0)
@@ -70,14 +70,14 @@ SCARCE = (
     Style(registers=20, shared=SHARED_KEPT),
 )
 """Ways in which registers hold a part of what loops read."""
-LACKING = (*SCARCE[:3], *(style for style in WAYS if 0 < style.registers < 64))
+LACKING = (*SCARCE[:3], *(style for style in STYLES if 0 < style.registers < 64))
 """Ways in which neither has room for the rest."""
-SHARED = tuple(style for style in WAYS if style.shared and not style.registers)
+SHARED = tuple(style for style in STYLES if style.shared and not style.registers)
 """Ways in which shared memory holds all of it."""
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("style", (*WAYS, *SCARCE), ids=str)
+@pytest.mark.parametrize("style", (*STYLES, *SCARCE), ids=str)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_style_computes_the_same(name: str, style: Style) -> None:
     function, options = PROGRAMS[name], Options(units=7, debug=Debug(unroll=0))

@@ -6,13 +6,14 @@ import pytest
 
 from stretto.device.expr import Access, Apply, Expr, Index, Load, Position, Reg, Var
 from stretto.device.operator import Combine, Kernel, Operator, Span, Stage, TileDim
+from stretto.device.ranges import Range
 from stretto.ir.types import DType
-from stretto.machines.cuda.printer.extents import (
-    Range,
-    access_box,
-    covers,
+from stretto.machines.cuda.printer.accesses import Access as Part
+from stretto.machines.cuda.printer.accesses import (
+    Box,
+    Shape,
+    boxed,
     index_range,
-    may_meet,
     rewritten,
     stage_ranges,
     widened,
@@ -44,27 +45,27 @@ def test_values_are_in_terms_of_registers_without_one() -> None:
 def test_a_step_changes_what_is_said_in_terms_of_a_register() -> None:
     known, (change,) = behind((M, of(N))).assigned(N, of(N, 1))
     assert known.values == {M: Index.of(N) - 1}
-    box = (Range(Index.of(N), Index.of(N) + 1),)
-    assert rewritten(box, N, change.lookup) == (Range(Index.of(N) - 1, Index.of(N)),)
+    box = (Range.of(Index.of(N)),)
+    assert rewritten(box, N, change.substitution) == (Range.of(Index.of(N) - 1),)
 
 
 def test_another_register_takes_the_place_of_one_that_is_lost() -> None:
     known, (change,) = behind((M, of(N, 2)), (K, of(N, 5))).assigned(N, None)
     assert known.values == {K: Index.of(M) + 3}
-    assert change.lookup is not None and change.lookup(N) == Index.of(M) - 2
+    assert change.substitution is not None and change.substitution(N) == Index.of(M) - 2
 
 
 def test_what_is_loaded_is_not_known() -> None:
     known, changes = behind((M, of(N, 1))).assigned(M, load(X, 0))
     assert known == NOTHING and changes == ()  # nothing is said in terms of it
     known, (change,) = behind((N, number(1))).joined(NOTHING).assigned(N, load(X, 0))
-    assert known == NOTHING and change.register == N and change.lookup is None
+    assert known == NOTHING and change.register == N and change.substitution is None
 
 
 def test_a_register_that_follows_from_itself_and_is_lost() -> None:
     known, (change,) = NOTHING.assigned(N, Position(Index.of(N) * 2))
-    assert known.values == {} and change.lookup is None
-    assert rewritten((Range(Index.of(N), None),), N, change.lookup) == (Range(),)
+    assert known.values == {} and change.substitution is None
+    assert rewritten((Range(Index.of(N), None),), N, change.substitution) == (Range(),)
 
 
 def test_narrow_registers_wrap_around() -> None:
@@ -122,43 +123,50 @@ def test_nothing_is_said_of_conditions_on_registers_without_limits() -> None:
 
 # ---- parts ---------------------------------------------------------------------------------------
 def item(first: Index | int, last: Index | int) -> tuple[Range, ...]:
-    return (Range(Index.of(first), Index.of(last)),)
+    return (Range(Index.of(first), Index.of(last) - 1),)
+
+
+def may_overlap(a: Box, shape: Shape, b: Box, other: Shape, registers: Registers) -> bool:
+    return Part(X, False, shape, a).may_overlap(Part(X, False, other, b), registers)
 
 
 def test_items_before_a_length_do_not_meet_the_one_that_is_appended() -> None:
     length = Index.of(N)
     appended = item(length, length + 1)
-    assert not may_meet(item(0, length), (8,), appended, (8,), NOTHING)
-    assert may_meet(item(0, length + 1), (8,), appended, (8,), NOTHING)
-    assert may_meet(item(0, 1), (8,), appended, (8,), NOTHING)
-    assert not may_meet(
+    assert not may_overlap(item(0, length), (8,), appended, (8,), NOTHING)
+    assert may_overlap(item(0, length + 1), (8,), appended, (8,), NOTHING)
+    assert may_overlap(item(0, 1), (8,), appended, (8,), NOTHING)
+    assert not may_overlap(
         item(0, 1), (8,), appended, (8,), behind((N, number(1))).grown(behind((N, number(2))))
     )
 
 
 def test_parts_seen_with_other_dims() -> None:
-    row = (Range(Index.of(N), Index.of(N) + 1), Range(Index(), Index(const=3)))
+    row = (Range.of(Index.of(N)), Range(Index(), Index(const=2)))
     flat = item(0, Index.of(N) * 3)
-    assert not may_meet(row, (4, 3), flat, (12,), NOTHING)
-    assert may_meet(row, (4, 3), item(0, Index.of(N) * 3 + 1), (12,), NOTHING)
-    assert may_meet((Range(), Range()), (4, 3), flat, (12,), NOTHING)
+    assert not may_overlap(row, (4, 3), flat, (12,), NOTHING)
+    assert may_overlap(row, (4, 3), item(0, Index.of(N) * 3 + 1), (12,), NOTHING)
+    assert may_overlap((Range(), Range()), (4, 3), flat, (12,), NOTHING)
 
 
 def test_a_part_that_grows_keeps_the_end_that_does_not_move() -> None:
     grown = widened(item(Index.of(N) - 1, Index.of(N)), item(Index.of(N) - 2, Index.of(N) - 1))
-    assert grown == (Range(None, Index.of(N)),)
-    assert covers(grown, item(Index.of(N) - 7, Index.of(N) - 6))
-    assert not covers(grown, item(Index.of(N), Index.of(N) + 1))
+    assert grown == (Range(None, Index.of(N) - 1),)
+    whole = Part(X, False, (8,), grown)
+    assert whole.covers(Part(X, False, (8,), item(Index.of(N) - 7, Index.of(N) - 6)))
+    assert not whole.covers(Part(X, False, (8,), item(Index.of(N), Index.of(N) + 1)))
 
 
 def test_ranges_of_indices() -> None:
-    ranges = (Range(Index(), Index(const=5)), Range(Index(), Index.of(N)))
+    ranges = (Range(Index(), Index(const=4)), Range(Index(), Index.of(N) - 1))
     one, other = Index.of(Var(0)), Index.of(Var(1))
-    assert index_range(one * -2 + 9, ranges) == Range(Index(const=1), Index(const=10))
-    assert index_range(other + Index.of(M), ranges) == Range(Index.of(M), Index.of(M) + Index.of(N))
-    assert index_range(one // 2, ranges) == Range(Index(), Index(const=3))
-    assert index_range((one + 4) % 3, ranges) == Range(Index(), Index(const=3))
-    assert index_range(one % 8, ranges) == Range(Index(), Index(const=5))
+    assert index_range(one * -2 + 9, ranges) == Range(Index(const=1), Index(const=9))
+    assert index_range(other + Index.of(M), ranges) == Range(
+        Index.of(M), Index.of(M) + Index.of(N) - 1
+    )
+    assert index_range(one // 2, ranges) == Range(Index(), Index(const=2))
+    assert index_range((one + 4) % 3, ranges) == Range(Index(), Index(const=2))
+    assert index_range(one % 8, ranges) == Range(Index(), Index(const=4))
 
 
 def test_the_box_of_a_stage_is_that_of_all_tasks() -> None:
@@ -168,5 +176,5 @@ def test_the_box_of_a_stage_is_that_of_all_tasks() -> None:
     stage = Stage(operator, (Span(3, grid=0, offset=2),))
     kernel = Kernel("k", (TileDim(3, 2),), (stage,))
     ranges = stage_ranges(stage, kernel)
-    assert access_box(access, ranges) == item(Index.of(N) + 2, Index.of(N) + 5)
-    assert access_box(value.access, ranges) == item(2, 5)
+    assert boxed(access, True, ranges).box == item(Index.of(N) + 2, Index.of(N) + 5)
+    assert boxed(value.access, False, ranges).box == item(2, 5)

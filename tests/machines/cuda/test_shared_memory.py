@@ -30,7 +30,7 @@ from tests.machines.cuda.triton_text import control_block, pointer, program
 pytest.importorskip("triton", reason="triton is not installed")
 pytest.importorskip("greenlet", reason="greenlet is not installed")
 
-PARTS = Path(stretto.__file__).parent / "machines/cuda/printer/parts/shared.py"
+PARTS = Path(stretto.__file__).parent / "machines/cuda/printer/library/shared.py"
 FUNCTIONS = PARTS.read_text().partition("# ---- ")[2].partition("\n")[2]
 PLENTY = 1 << 40
 BARRIER = "tl.debug_barrier()"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stretto.machines import statements as code
-from stretto.machines.cuda.printer.outline import sunk
+from stretto.machines.cuda.printer.outline import sink_assignments
 from stretto.machines.statements import python_function
 from stretto.machines.terms import call, infix, literal, variable
 
@@ -16,7 +16,7 @@ def use(*names: str) -> code.Do:
 
 
 def text(*block: code.Statement) -> list[str]:
-    body = sunk(ASSIGNMENTS, block)
+    body = sink_assignments(ASSIGNMENTS, block)
     return [line[4:] for line in python_function("f", code.Function((), body)).splitlines()[1:]]
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 import stretto
 from stretto.machines.cuda.printer.source import ENTRY, PROGRESS, Parameter, TritonSource
 
-PRELUDE = (Path(stretto.__file__).parent / "machines/cuda/printer/parts/prelude.py").read_text()
+PRELUDE = (Path(stretto.__file__).parent / "machines/cuda/printer/library/prelude.py").read_text()
 CONTROL = Parameter("control", "*i64", "control")
 POLLS = Parameter("polls", "i64", "polls")
 

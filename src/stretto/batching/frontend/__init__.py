@@ -1,13 +1,12 @@
 """The front end of batching: from a Python function for one instance to an InstanceProgram.
 
-`evaluate` evaluates the user's source on types. What is the same for all instances is computed
-at once; the rest becomes statements. `observe` finds the types of instances. The other modules
-are layers, each of which imports only earlier ones: the state of the evaluation (`values` to
-`dispatch`), control flow (`joins`, `loops`), operators of torch (`purity` to
-`tensor_operators`), data (`truth` to `walks`), functions of Python (`functions` to `methods`),
-syntax (`expressions` to `statements`), and calls (`sources` to `application`). A lower layer
-reaches functions of a higher one (to evaluate an expression, to call a value) through the
-tables of `dispatch`.
+`evaluate` evaluates the user's source on types. What is the same for all instances is computed at
+once; the rest becomes statements. `observe` finds the types of instances. The other modules are
+layers, each of which imports only earlier ones: the state of the evaluation (`values` to
+`dispatch`), control flow (`joins`, `loops`), operators of torch (`purity` to `tensor_operators`),
+data (`truth` to `walks`), functions of Python (`functions` to `methods`), syntax (`expressions` to
+`statements`), and calls (`sources` to `application`). A lower layer reaches functions of a higher
+one (to evaluate an expression, to call a value) through the tables of `dispatch`.
 """
 
 from __future__ import annotations

@@ -26,9 +26,8 @@ _BY_VALUE = (tuple, torch.Size, torch.dtype, torch.device, complex, bytes, slice
 
 
 def holds(reads: Iterable[Read]) -> bool:
-    """Return True if everything a program was built from is unchanged: attributes, globals,
-    closure cells and items by identity, scalars and tuples by value. Fast, since it runs at
-    each call."""
+    """Return True if everything a program was built from is unchanged: attributes, globals, closure
+    cells and items by identity, scalars and tuples by value. Fast, since it runs at each call."""
     return all(_holds(read) for read in reads)
 
 

@@ -431,9 +431,8 @@ _NO_DATA = "its data is not allocated yet"
 def fail(
     frame: Frame, call: TorchCall, error: BaseException, lengths: Sequence[tuple[str, Dynamic]]
 ) -> NoReturn:
-    """End the path with an error of torch: an exception of the instance, or a refusal. lengths:
-    the tried numbers of rows, as text, each with the rows whose length replaces it in the
-    message."""
+    """End the path with an error of torch: an exception of the instance, or a refusal. lengths: the
+    tried numbers of rows, as text, each with the rows whose length replaces it in the message."""
     name = getattr(call.function, "__qualname__", type(call.function).__name__)
     kind = type(error).__name__
     if isinstance(error, CaptureError):

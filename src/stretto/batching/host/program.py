@@ -173,8 +173,7 @@ class HostTimes:
 class HostProgram:
     """An InstanceProgram as native code.
 
-    Creating it raises CodegenError for what cannot be printed, BuildError if the compiler
-    fails.
+    Creating it raises CodegenError for what cannot be printed, BuildError if the compiler fails.
     """
 
     _kept: int = 0

@@ -1,8 +1,7 @@
 """Pass that turns lists filled by a loop into tensors, so that a block holds tensors only.
 
-Changes: a list that begins empty, gets one item in each iteration of a loop, and is stacked
-after it. Needs: nothing. Guarantees: the same results; `dce` then removes what remains of the
-list.
+Changes: a list that begins empty, gets one item in each iteration of a loop, and is stacked after
+it. Needs: nothing. Guarantees: the same results; `dce` then removes what remains of the list.
 
     %l = list.new()                                  %b = full((s0, 4), 0)
     %m = for %t in (0, s0, 1) carry (%c = %l) {      %m = for %t in (0, s0, 1) carry (%c = %b) {

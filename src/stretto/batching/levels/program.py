@@ -389,11 +389,10 @@ class _Gather:
 class LevelProgram:
     """All blocks of an instance program as one program of a machine.
 
-    It changes pools in place. A run that begins again computes the same from the same tables,
-    since no step writes rows that it or an earlier step reads.
+    It changes pools in place. A run that begins again computes the same from the same tables, since
+    no step writes rows that it or an earlier step reads.
 
-    code: its Program, and the operators that run once per row. stages: its forms on the
-    machine.
+    code: its Program, and the operators that run once per row. stages: its forms on the machine.
     """
 
     def __init__(

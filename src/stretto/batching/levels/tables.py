@@ -8,10 +8,9 @@
              n * L row numbers (rows, one instance after the other), or n values (int, bool)
     numbers  f64: n values for each input that is a float
 
-A base is the first of n rows (n * L for rows) of the pool of the output's type. A level is a
-run of consecutive steps, each of another block, which run in any order: a step may read rows
-that steps of earlier levels wrote, never rows that a step of its own or of a later level
-writes.
+A base is the first of n rows (n * L for rows) of the pool of the output's type. A level is a run of
+consecutive steps, each of another block, which run in any order: a step may read rows that steps of
+earlier levels wrote, never rows that a step of its own or of a later level writes.
 """
 
 from __future__ import annotations

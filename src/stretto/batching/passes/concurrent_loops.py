@@ -11,13 +11,12 @@
                                             then:
                                               append(%list, %y)
 
-The *head* decides if there is another iteration, the *tail* holds what iterations do one after
-the other; everything else is the *body*. Changes: a `Loop` whose bodies wait and do not depend
-on each other becomes a `ForkLoop`. Needs: nothing. Guarantees: the same values and effects. Of
-several exceptions that of the first iteration is raised; within an iteration, `raise`
-statements and calls in the tail keep their order, and only a primitive that fails there, as in
-`counts[i] += 1`, may be superseded by an exception of body statements that follow it in the
-program.
+The *head* decides if there is another iteration, the *tail* holds what iterations do one after the
+other; everything else is the *body*. Changes: a `Loop` whose bodies wait and do not depend on each
+other becomes a `ForkLoop`. Needs: nothing. Guarantees: the same values and effects. Of several
+exceptions that of the first iteration is raised; within an iteration, `raise` statements and calls
+in the tail keep their order, and only a primitive that fails there, as in `counts[i] += 1`, may be
+superseded by an exception of body statements that follow it in the program.
 """
 
 from __future__ import annotations

@@ -286,9 +286,8 @@ class _Part:
         self, part: Body, assignments: Mapping[Variable, int], sites: bool = False
     ) -> None:
         """Find the roots of the variables assigned in the part, by a fixpoint. assignments: number
-        of assignments of variables in the whole function; not needed if none is assigned
-        outside the part. sites: give each statement's new objects a root of their own instead
-        of `MADE`."""
+        of assignments of variables in the whole function; not needed if none is assigned outside
+        the part. sites: give each statement's new objects a root of their own instead of `MADE`."""
         statements = list(walk(part))
         carried = exposed(part)
         inside = Counter(variable for item in statements for variable in assigned(item))

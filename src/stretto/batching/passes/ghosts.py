@@ -8,16 +8,15 @@
     %y = block 1(%x)                   %y = block 1(%x) after %g
     %n = call 2 f(%y)                  %n = call 2 f(%y)
 
-Without ghosts `block 1` runs at one depth for the instances that took `block 0`, and at another
-one for the rest: two steps of fewer rows each. A ghost operator computes nothing; it makes the
-shorter path as deep as the longer one. Rule: a tensor that the paths through a branch (or
-through a scope: the cases of a `match`, an inlined function) leave at different depths is
-aligned where a block of the same function reads it, unless an instance may wait for a value in
-between. Instances that took the longest path need these depths anyway, and a depth without rows
-has no step, so waiting costs nothing if no instance took it. Changes: `Record.after`, and new
-variables that hold depths. Needs: blocks (`coarsen`). The depth of paths with calls, loops or
-waits is not known statically: their branches are left as they are. Guarantees: the same values.
-(ACRoBat, section B.3.)
+Without ghosts `block 1` runs at one depth for the instances that took `block 0`, and at another one
+for the rest: two steps of fewer rows each. A ghost operator computes nothing; it makes the shorter
+path as deep as the longer one. Rule: a tensor that the paths through a branch (or through a scope:
+the cases of a `match`, an inlined function) leave at different depths is aligned where a block of
+the same function reads it, unless an instance may wait for a value in between. Instances that took
+the longest path need these depths anyway, and a depth without rows has no step, so waiting costs
+nothing if no instance took it. Changes: `Record.after`, and new variables that hold depths. Needs:
+blocks (`coarsen`). The depth of paths with calls, loops or waits is not known statically: their
+branches are left as they are. Guarantees: the same values. (ACRoBat, section B.3.)
 """
 
 from __future__ import annotations

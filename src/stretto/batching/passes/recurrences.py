@@ -1,14 +1,13 @@
 """Analysis: tensors that depend on a recurrence, so that their depth grows with the instance.
 
-A value is *recurrent* if it is computed by operators from earlier results of the same
-operators: a state that a loop carries, the result of a recursive call, or a value that is
-stored in a list and read again. The depth of a value that needs no recurrent one is fixed by
-the program, so all of its instances in a batch can run as one (ACRoBat, section B.1, uses taint
-analysis; here it is cycles). The analysis is a graph of variables, cells of lists and records,
-and results of functions, with an edge for every flow of data. A value is recurrent if it can be
-reached from a cycle that contains an operator. Variables are distinguished, the objects that
-share a cell are not: a value that is not recurrent may be reported as recurrent, which only
-costs speed.
+A value is *recurrent* if it is computed by operators from earlier results of the same operators: a
+state that a loop carries, the result of a recursive call, or a value that is stored in a list and
+read again. The depth of a value that needs no recurrent one is fixed by the program, so all of its
+instances in a batch can run as one (ACRoBat, section B.1, uses taint analysis; here it is cycles).
+The analysis is a graph of variables, cells of lists and records, and results of functions, with an
+edge for every flow of data. A value is recurrent if it can be reached from a cycle that contains an
+operator. Variables are distinguished, the objects that share a cell are not: a value that is not
+recurrent may be reported as recurrent, which only costs speed.
 """
 
 from __future__ import annotations

@@ -11,12 +11,11 @@
     return %h                                    %h' = sigmoid(%b)
                                                  return %h'
 
-Changes: operators before a branch that only its arms use move into these arms; a short tail of
-a body that uses results of the arms moves to the end of each arm. Needs: `tidy` runs afterwards
-and propagates copies. Guarantees: the same values, and no path computes more than before: an
-operator moves into an arm only where its operands still have the same values. The program grows
-by at most `MOST_TAIL` statements per branch. (ACRoBat has no such pass: its blocks end at a
-branch.)
+Changes: operators before a branch that only its arms use move into these arms; a short tail of a
+body that uses results of the arms moves to the end of each arm. Needs: `tidy` runs afterwards and
+propagates copies. Guarantees: the same values, and no path computes more than before: an operator
+moves into an arm only where its operands still have the same values. The program grows by at most
+`MOST_TAIL` statements per branch. (ACRoBat has no such pass: its blocks end at a branch.)
 """
 
 from __future__ import annotations

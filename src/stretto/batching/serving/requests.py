@@ -247,16 +247,15 @@ class Waiting:
     """Requests in order of arrival. Those for which there is no room are in `blocked`, after the
     others, and move up when there is room.
 
-    A batch is due when `max_batch` requests wait, or the oldest has waited for `wait_s`: that
-    is `max_wait_s` less the time of recent batches, and at least half of it. So where batches
-    are short and the stream is not busy, a request is answered about `max_wait_s` after it
-    came; where batches are long, requests still gather. A batch has the oldest request and
-    those after it that may share it. If a request may not, it and all later ones of its caller
-    are passed over, so that the requests of a caller are not reordered.
+    A batch is due when `max_batch` requests wait, or the oldest has waited for `wait_s`: that is
+    `max_wait_s` less the time of recent batches, and at least half of it. So where batches are
+    short and the stream is not busy, a request is answered about `max_wait_s` after it came; where
+    batches are long, requests still gather. A batch has the oldest request and those after it that
+    may share it. If a request may not, it and all later ones of its caller are passed over, so that
+    the requests of a caller are not reordered.
 
-    The garbage collector may run at any allocation, also inside these methods, and the
-    finalizers that it runs may withdraw requests. So no method iterates over a container that
-    it then changes.
+    The garbage collector may run at any allocation, also inside these methods, and the finalizers
+    that it runs may withdraw requests. So no method iterates over a container that it then changes.
     """
 
     def __init__(self, max_batch: int, max_wait_s: float, max_waiting: int) -> None:

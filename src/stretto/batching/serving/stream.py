@@ -109,14 +109,13 @@ class Stream:
         weakref.finalize(self, self._worker.abandon).atexit = False
 
     def submit(self, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Return the future of one instance: `args` has a value for each parameter of the
-        function.
+        """Return the future of one instance: `args` has a value for each parameter of the function.
 
         A batch shares its keywords, so requests whose keywords differ are in different batches.
-        Values are the same if they are equal numbers, texts or tuples of these, or the same
-        object. Requests with different numbers of positional arguments are in different
-        batches, too. Raises StreamFull, see `StreamOptions.when_full`, and StreamClosed, even
-        while waiting for room.
+        Values are the same if they are equal numbers, texts or tuples of these, or the same object.
+        Requests with different numbers of positional arguments are in different batches, too.
+        Raises StreamFull, see `StreamOptions.when_full`, and StreamClosed, even while waiting for
+        room.
         """
         request = self._request(args, kwargs, threading.current_thread())
         self._enter(request)

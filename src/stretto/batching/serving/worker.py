@@ -186,9 +186,8 @@ class Worker:
     # ---- shutdown ----------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """Refuse new requests; the thread answers those that wait, and ends. Called when the
-        stream is garbage collected, which may happen at any point of any thread, so it takes no
-        lock."""
+        """Refuse new requests; the thread answers those that wait, and ends. Called when the stream
+        is garbage collected, which may happen at any point of any thread, so it takes no lock."""
         self._closed = self._closed or "it was deleted"
         self._bell.put(None)
 
@@ -367,8 +366,7 @@ def _finish_all() -> None:
 
 def _finish_at_exit() -> None:
     """Register the shutdown at exit. Each worker registers it again, so that it runs before
-    functions that were registered earlier, such as the removal of folders that a batch may
-    need."""
+    functions that were registered earlier, such as the removal of folders that a batch may need."""
     if multiprocessing.parent_process() is None:
         atexit.unregister(_finish_all)
         atexit.register(_finish_all)

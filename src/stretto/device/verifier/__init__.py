@@ -1,27 +1,22 @@
-"""The rules for programs in each form, checked independently of how the program was
-created.
+"""The rules for programs in each form, checked independently of how the program was created.
 
-`verify_form` takes any form. Trees of operators and of kernels are verified as the
-program that a single unit runs (`sequential`), a plan as the program that its launches
-form together (`plans`). So the rules are those of a DeviceProgram, which `verify`
-checks:
+`verify_form` takes any form. Trees of operators and of kernels are verified as the program that a
+single unit runs (`sequential`), a plan as the program that its launches form together (`plans`). So
+the rules are those of a DeviceProgram, which `verify` checks:
 
-Form: kernels, functions, buffers and units exist; each kernel of a leaf runs each of
-its tasks once; all units have the same register statements; registers are assigned
-before they are used.
+Form: kernels, functions, buffers and units exist; each kernel of a leaf runs each of its tasks
+once; all units have the same register statements; registers are assigned before they are used.
 
-Order: waits cannot deadlock; no two conflicting accesses are unordered; memory is
-written before it is read; no access is pending when a function is called or returns,
-except those of one unit to lists that it alone accesses there.
+Order: waits cannot deadlock; no two conflicting accesses are unordered; memory is written before it
+is read; no access is pending when a function is called or returns, except those of one unit to
+lists that it alone accesses there.
 
-Parallel loops: their iterations share no memory that one of them writes, and no
-registers.
+Parallel loops: their iterations share no memory that one of them writes, and no registers.
 
-Memory: frames contain their buffers; accesses are inside them; functions declare which
-params they write; memory that is written has one name in each function.
+Memory: frames contain their buffers; accesses are inside them; functions declare which params they
+write; memory that is written has one name in each function.
 
-Source: if it is given, the program does the same as the tree that it was scheduled
-from.
+Source: if it is given, the program does the same as the tree that it was scheduled from.
 
 docs/explanation/verifier.md states precisely what follows from these rules, and what does not.
 """
@@ -57,9 +52,8 @@ from stretto.ir.sizes import Symbol
 class Proof:
     """A proof that a program keeps the rules for all values of its symbols in their ranges.
 
-    in_range: number of accesses that depend on symbols and were proved to be in range.
-    at_run: number of those whose positions are known only at run time, when they are
-    checked.
+    in_range: number of accesses that depend on symbols and were proved to be in range. at_run:
+    number of those whose positions are known only at run time, when they are checked.
     """
 
     symbols: tuple[Symbol, ...] = ()

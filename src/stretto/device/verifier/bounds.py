@@ -1,11 +1,10 @@
-"""Check that accesses are inside their buffers, as far as that is decidable without
-running.
+"""Check that accesses are inside their buffers, as far as that is decidable without running.
 
-For each access the interval of each index is computed over all tasks of the kernel. An
-access in an arm of `where` happens only if the condition holds: comparisons of
-positions with numbers narrow the intervals of the variables. Accesses that still seem
-out of range are evaluated point by point. Positions that are read from memory or from
-registers without a known range are left to checks at run time.
+For each access the interval of each index is computed over all tasks of the kernel. An access in an
+arm of `where` happens only if the condition holds: comparisons of positions with numbers narrow the
+intervals of the variables. Accesses that still seem out of range are evaluated point by point.
+Positions that are read from memory or from registers without a known range are left to checks at
+run time.
 """
 
 from __future__ import annotations
@@ -99,11 +98,10 @@ def _check_call(call: tree.Call[Schedule]) -> None:
 
 
 def loop_ranges(function: tree.TreeFunction[Schedule]) -> dict[Reg, Interval]:
-    """Return the ranges of loop indices with constant bounds, if nothing else assigns the
-    register.
+    """Return the ranges of loop indices with constant bounds, if nothing else assigns the register.
 
-    Indices in the condition of a check are excluded: they may leave the range, since the
-    run stops there.
+    Indices in the condition of a check are excluded: they may leave the range, since the run stops
+    there.
     """
     known: dict[Reg, Interval] = {}
     unknown: set[Reg] = set(function.params)

@@ -1,10 +1,9 @@
 """Cells of a buffer: groups of elements that lie in the same regions.
 
-Facts about a buffer are masks with one entry per cell instead of one per element.
-Programs access large buffers in few regions, so there are few cells however large a
-buffer is. The cells of a buffer whose size is known only at the call are a grid: a dim
-that is a number is divided where regions begin and end, a symbolic dim into the tiles
-of the cut that most regions have.
+Facts about a buffer are masks with one entry per cell instead of one per element. Programs access
+large buffers in few regions, so there are few cells however large a buffer is. The cells of a
+buffer whose size is known only at the call are a grid: a dim that is a number is divided where
+regions begin and end, a symbolic dim into the tiles of the cut that most regions have.
 """
 
 from __future__ import annotations
@@ -146,11 +145,10 @@ class Cells:
 
 
 def _runs(region: Region, elements: int) -> tuple[Positions, int]:
-    """Return the starts of a region's contiguous runs of elements, and the length that all
-    runs have.
+    """Return the starts of a region's contiguous runs of elements, and the length that all runs
+    have.
 
-    A dim whose extent is known only at run time has as many elements as the buffer has room
-    for.
+    A dim whose extent is known only at run time has as many elements as the buffer has room for.
     """
     shape = [dim if isinstance(dim, int) else -1 for dim in region.shape]
     if -1 in shape:

@@ -1,11 +1,10 @@
 """Check that a DeviceProgram does the same as the tree that it schedules.
 
-Control nodes, kernels, buffers and signatures of functions must be equal, and each leaf
-must have the statements of its source. A leaf may only change their order. It must keep
-the order of the register statements; a kernel reads the registers as they are at its
-place in the source, after all checks that precede it. The order of accesses to memory
-is checked by `races` and by `check_unit_order`, which take the places in the source
-from here.
+Control nodes, kernels, buffers and signatures of functions must be equal, and each leaf must have
+the statements of its source. A leaf may only change their order. It must keep the order of the
+register statements; a kernel reads the registers as they are at its place in the source, after all
+checks that precede it. The order of accesses to memory is checked by `races` and by
+`check_unit_order`, which take the places in the source from here.
 """
 
 from __future__ import annotations

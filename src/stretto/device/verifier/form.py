@@ -1,5 +1,4 @@
-"""Well-formedness of a DeviceProgram: everything that it names exists, and its parts fit
-together.
+"""Well-formedness of a DeviceProgram: everything that it names exists, and its parts fit together.
 
 The other rules rely on this: they may look up every kernel, function, buffer and unit.
 """

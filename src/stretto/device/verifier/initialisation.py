@@ -1,13 +1,11 @@
-"""Prove that memory is written before it is read, and not overwritten in between, on every
-path.
+"""Prove that memory is written before it is read, and not overwritten in between, on every path.
 
-For each buffer two masks are propagated through the tree: the elements that are
-definitely written, and those whose content may be lost, because other memory at the
-same bytes was written after them. A read needs elements that are written. Lists, and
-buffers that are written at positions known only at run time, are *loose*: only the
-source determines which of their elements are written, so a read of them needs only that
-nothing it may touch is lost. Since no two conflicting accesses are unordered (`races`),
-it is enough to consider a leaf in one order that its waits allow.
+For each buffer two masks are propagated through the tree: the elements that are definitely written,
+and those whose content may be lost, because other memory at the same bytes was written after them.
+A read needs elements that are written. Lists, and buffers that are written at positions known only
+at run time, are *loose*: only the source determines which of their elements are written, so a read
+of them needs only that nothing it may touch is lost. Since no two conflicting accesses are
+unordered (`races`), it is enough to consider a leaf in one order that its waits allow.
 """
 
 from __future__ import annotations
@@ -114,12 +112,11 @@ def _merged(ours: Masks, theirs: Masks, both: Callable[[Mask, Mask], Mask]) -> M
 
 @dataclass(slots=True)
 class Summary:
-    """Preconditions and effects of a call: the buffers that the function reads before it
-    writes them, and those that it has definitely written when it returns. Both are params,
-    or outputs.
+    """Preconditions and effects of a call: the buffers that the function reads before it writes
+    them, and those that it has definitely written when it returns. Both are params, or outputs.
 
-    loose: params that are written at positions known only at run time. written: all params
-    that it may write.
+    loose: params that are written at positions known only at run time. written: all params that it
+    may write.
     """
 
     needs: set[Buffer] = field(default_factory=set[Buffer])

@@ -29,8 +29,7 @@ class Knowledge:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LeafOrder:
-    """before[u][i]: what is finished when item i of unit u begins; end[u]: what u knows at the
-    end.
+    """before[u][i]: what is finished when item i of unit u begins; end[u]: what u knows at the end.
 
     sequence: all items as (unit, index), in an order that the waits allow.
     """

@@ -1,19 +1,16 @@
-"""Check that iterations of parallel loops touch no memory of each other, and have no waits
-inside.
+"""Check that iterations of parallel loops touch no memory of each other, and have no waits inside.
 
-A buffer of which every unit has a copy is private: only one parallel loop accesses it,
-so a unit reads there only what it has written itself (`initialisation` treats an
-iteration as if it was the first one, so no value comes from an earlier one). In a
-program of a single unit any local buffer that only one parallel loop accesses is
-private too. To all other memory that the loop writes, each access has the index of the
-loop, plus a number, as one of its indices, always the same one: two iterations then
-have different elements. Registers that an iteration assigns are checked in
+A buffer of which every unit has a copy is private: only one parallel loop accesses it, so a unit
+reads there only what it has written itself (`initialisation` treats an iteration as if it was the
+first one, so no value comes from an earlier one). In a program of a single unit any local buffer
+that only one parallel loop accesses is private too. To all other memory that the loop writes, each
+access has the index of the loop, plus a number, as one of its indices, always the same one: two
+iterations then have different elements. Registers that an iteration assigns are checked in
 `assignment`.
 
-Functions that iterations call are called by nothing else, so that each unit runs them
-by itself, in its own frames. They write only to params and locals, not to memory that
-other units see. All units synchronise directly after such a loop, because no unit knows
-which functions another one called.
+Functions that iterations call are called by nothing else, so that each unit runs them by itself, in
+its own frames. They write only to params and locals, not to memory that other units see. All units
+synchronise directly after such a loop, because no unit knows which functions another one called.
 """
 
 from __future__ import annotations

@@ -38,14 +38,13 @@ from stretto.ir.sizes import Size
 
 
 class Places:
-    """Byte ranges of the locals of one function. Rotating buffers may be anywhere in their
-    group.
+    """Byte ranges of the locals of one function. Rotating buffers may be anywhere in their group.
 
-    Buffers whose size the call decides are assumed to share bytes if they are in one slot
-    and are not proved to be disjoint there.
+    Buffers whose size the call decides are assumed to share bytes if they are in one slot and are
+    not proved to be disjoint there.
 
-    Raises VerifyError for a local without a place, a place outside of the frame, too small
-    or not aligned, and for buffers of a rotating group that overlap or differ in type.
+    Raises VerifyError for a local without a place, a place outside of the frame, too small or not
+    aligned, and for buffers of a rotating group that overlap or differ in type.
     """
 
     def __init__(self, function: TreeFunction[Schedule], frame: FrameLayout) -> None:

@@ -1,10 +1,9 @@
-"""The rules of plans and launch graphs: a plan does what its program does and has all it
-needs.
+"""The rules of plans and launch graphs: a plan does what its program does and has all it needs.
 
-A launch begins when all earlier ones have ended. So a plan is equivalent to the program
-in which all units wait for each other before each launch and each library call, and
-that program is verified like any other. Registers and addresses pass between launches
-and the host in words: each has its own word, which is written before it is read.
+A launch begins when all earlier ones have ended. So a plan is equivalent to the program in which
+all units wait for each other before each launch and each library call, and that program is verified
+like any other. Registers and addresses pass between launches and the host in words: each has its
+own word, which is written before it is read.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""Prove that no two conflicting accesses are unordered, on every path through a function's
-tree.
+"""Prove that no two conflicting accesses are unordered, on every path through a function's tree.
 
-If the source of a leaf is known, accesses to one buffer must also have the order of the
-source.
+If the source of a leaf is known, accesses to one buffer must also have the order of the source.
 
-An access that some unit may not know to be finished is *pending*, with the set of units
-that know. Pending accesses are propagated through the tree: around loops to a fixpoint,
-through both arms of a branch. Each access in a leaf is compared with the pending ones
-and with those of other units in the leaf. Accesses of one kind by one kernel in one
-leaf are handled together, as arrays; those to memory that is not accessed later are
-dropped.
+An access that some unit may not know to be finished is *pending*, with the set of units that know.
+Pending accesses are propagated through the tree: around loops to a fixpoint, through both arms of a
+branch. Each access in a leaf is compared with the pending ones and with those of other units in the
+leaf. Accesses of one kind by one kernel in one leaf are handled together, as arrays; those to
+memory that is not accessed later are dropped.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
 """Prove that accesses are inside their buffers for every value of the symbols.
 
-The range of each index is computed in sizes, not in numbers: variable 0 of an operator
-over n rows is in 0 .. n-1, and i0 + m is in m .. n+m-1. Accesses that are not proved
-are rejected. Positions that depend on registers or on memory are left to checks at run
-time, as in `bounds`.
+The range of each index is computed in sizes, not in numbers: variable 0 of an operator over n rows
+is in 0 .. n-1, and i0 + m is in m .. n+m-1. Accesses that are not proved are rejected. Positions
+that depend on registers or on memory are left to checks at run time, as in `bounds`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from stretto.device.expr import (
     Access,
@@ -25,6 +24,7 @@ from stretto.device.expr import (
 )
 from stretto.device.operator import Kernel, Stage
 from stretto.device.program import Schedule
+from stretto.device.ranges import Range, range_of
 from stretto.device.regions import NOTHING
 from stretto.device.tree import Call, Leaf, TreeFunction, walk
 from stretto.device.verifier.bounds import Guards, StageBounds, comparisons, limits
@@ -39,54 +39,10 @@ class _Unknown(Exception):
     """A position depends on values that are known only at run time."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """The smallest and the largest value, in sizes."""
-
-    low: Size
-    high: Size
-
-    @staticmethod
-    def of(value: int | Size | _Range) -> _Range:
-        return value if isinstance(value, _Range) else _Range(Size.of(value), Size.of(value))
-
-    def __add__(self, other: int | _Range) -> _Range:
-        other = _Range.of(other)
-        return _Range(self.low + other.low, self.high + other.high)
-
-    __radd__ = __add__
-
-    def __mul__(self, other: int | _Range) -> _Range:
-        if isinstance(other, int):
-            ends = (self.low * other, self.high * other)
-            return _Range(*(ends if other >= 0 else ends[::-1]))
-        if not at_most(0, self.low) or not at_most(0, other.low):
-            raise _Unknown
-        return _Range(self.low * other.low, self.high * other.high)
-
-    __rmul__ = __mul__
-
-    def __floordiv__(self, divisor: int | _Range) -> _Range:
-        number = _exact_divisor(divisor)
-        return _Range(self.low // number, self.high // number)
-
-    def __mod__(self, divisor: int | _Range) -> _Range:
-        number = _exact_divisor(divisor)
-        inside = at_most(0, self.low) and at_most(self.high + 1, number)
-        return self if inside else _Range(Size(), Size.of(number) - 1)
-
-
-def _exact_divisor(divisor: int | _Range) -> int | Size:
-    if isinstance(divisor, int):
-        return divisor
-    if divisor.low != divisor.high:
+def _ends(found: Range) -> tuple[Size, Size]:
+    if found.low is None or found.last is None:
         raise _Unknown
-    return divisor.low.dim
-
-
-def _larger(a: int | _Range, b: int | _Range) -> _Range:
-    a, b = _Range.of(a), _Range.of(b)
-    return _Range(maximum(a.low, b.low), maximum(a.high, b.high))
+    return found.low, found.last
 
 
 def check_sized_bounds(
@@ -190,13 +146,13 @@ class _SizedBounds(StageBounds):
     def __init__(self, what: str, extents: list[tuple[int, Extent]], tally: Counter[bool]) -> None:
         super().__init__(what, (None,) * len(extents), NOTHING)
         self._tally = tally
-        self._variables: dict[int, _Range] = {}
+        self._variables: dict[int, Range] = {}
         positive: dict[Symbol, int | Size] = {}
         for number, (offset, extent) in enumerate(extents):
             if isinstance(extent, Reg):
                 continue
             size = _nonempty_extent(Size.of(extent))
-            self._variables[number] = _Range(Size(const=offset), size + (offset - 1))
+            self._variables[number] = Range(Size(const=offset), size + (offset - 1))
             for symbol, low in _lower_bounds(size):
                 low = max(low, symbol.low, *(s.low for s in _symbols_of(positive.get(symbol))))
                 if low > symbol.low:
@@ -210,22 +166,23 @@ class _SizedBounds(StageBounds):
                 self.inner(index, guards)
             try:
                 variables = self._narrowed_sizes(guards)
-                found = self._range(index, variables)
+                low, high = self._range(index, variables)
             except _Unknown:
                 proved = False
                 continue
             if isinstance(extent, Reg):
                 proved = False
                 continue
-            if any(self._at_most(r.high + 1, r.low) for r in variables.values()):
+            sides = map(_ends, variables.values())
+            if any(self._at_most(end + 1, first) for first, end in sides):
                 continue  # the guards never hold
             last = Size.of(extent) - 1
-            above = self._at_most(0, found.low) or self._follows(index, guards)
-            below = self._at_most(found.high, last) or self._follows(last - index, guards)
+            above = self._at_most(0, low) or self._follows(index, guards)
+            below = self._at_most(high, last) or self._follows(last - index, guards)
             if not (above and below):
                 raise VerifyError(
                     f"{self.what} is not proved to access {access.buffer.name} in range: "
-                    f"{found.low} .. {found.high} in a dim of {extent}"
+                    f"{low} .. {high} in a dim of {extent}"
                 )
         self._tally[proved] += 1
 
@@ -236,10 +193,10 @@ class _SizedBounds(StageBounds):
             for sign, difference in comparisons(condition, holds):
                 for positive in _not_negative(sign, difference):
                     try:
-                        rest = self._range(index - positive, self._variables)
+                        low, _ = self._range(index - positive, self._variables)
                     except _Unknown:
                         continue
-                    if self._at_most(0, rest.low):
+                    if self._at_most(0, low):
                         return True
         return False
 
@@ -247,28 +204,28 @@ class _SizedBounds(StageBounds):
         difference = Size.of(larger) - smaller
         return at_most(0, substitute_symbols(difference, self._positive))
 
-    def _range(self, index: Index, variables: Mapping[int, _Range]) -> _Range:
-        def lookup(quantity: Quantity) -> _Range:
+    def _range(self, index: Index, variables: Mapping[int, Range]) -> tuple[Size, Size]:
+        def lookup(quantity: Quantity) -> Range:
             match quantity:
                 case Var(number) if number in variables:
                     return variables[number]
                 case Symbol():
-                    return _Range.of(Size.of(quantity))
+                    return Range.of(Size.of(quantity))
                 case _:
                     raise _Unknown
 
-        return _Range.of(index.evaluate(lookup, _larger))
+        return _ends(range_of(index, lookup))
 
-    def _narrowed_sizes(self, guards: Guards) -> Mapping[int, _Range]:
+    def _narrowed_sizes(self, guards: Guards) -> Mapping[int, Range]:
         """Return the ranges of the variables where the guards hold."""
         found = dict(self._variables)
         for condition, holds in guards:
             for sign, difference in comparisons(condition, holds):
                 for number in difference.vars() & found.keys():
                     low, high = limits(sign, difference, number)
-                    sides = found[number]
-                    found[number] = _Range(
-                        sides.low if low is None else maximum(sides.low, low),
-                        sides.high if high is None else minimum(sides.high, high),
+                    first, last = _ends(found[number])
+                    found[number] = Range(
+                        first if low is None else maximum(first, low),
+                        last if high is None else minimum(last, high),
                     )
         return found

@@ -146,11 +146,10 @@ def _overlap(one: Part, other: Part) -> bool:
 
 
 class ItemRegions:
-    """The regions of items, computed once per verification: they take most of the verifier's
-    time.
+    """The regions of items, computed once per verification: they take most of the verifier's time.
 
-    inside: kernels whose accesses `bounds` found to be in range, with the register ranges
-    it assumed.
+    inside: kernels whose accesses `bounds` found to be in range, with the register ranges it
+    assumed.
     """
 
     def __init__(self, kernels: Mapping[str, Kernel]) -> None:

@@ -137,12 +137,11 @@ class BoundGraph:
 
 
 def _leave_contexts(values: dict[fx.Node, Any]) -> None:
-    """Leave the autocast, inference-mode and functorch contexts that nodes have entered, after
-    an error.
+    """Leave the autocast, inference-mode and functorch contexts that nodes have entered, after an
+    error.
 
     Such a node calls a function named `_enter_*` or `_increment_*`, and another node calls its
-    counterpart in the same module. An error in between must not leave the process in that
-    state.
+    counterpart in the same module. An error in between must not leave the process in that state.
     """
     begun: list[tuple[Any, Any]] = []
     for node, value in values.items():
@@ -182,9 +181,8 @@ Sizes = tuple[int, ...]
 class SharedOutput:
     """An output that is a view of an input or of another output, the base.
 
-    geometry: computes sizes, strides and the distance in bytes from the start of the base, from
-    the values of the inputs that are integers. The base's own storage offset is known only at
-    the call.
+    geometry: computes sizes, strides and the distance in bytes from the start of the base, from the
+    values of the inputs that are integers. The base's own storage offset is known only at the call.
     """
 
     output: int

@@ -30,11 +30,10 @@ from stretto.lowering.lists.storage import list_groups
 
 @dataclass(slots=True)
 class Externals:
-    """The argument block, shared by all functions: buffers by slot, and the tensors of
-    constants.
+    """The argument block, shared by all functions: buffers by slot, and the tensors of constants.
 
-    stops: the exceptions of the program's checks, by number. stacks: lists that grow at run
-    time. Each activation of a function has a separate part of them (`Lowering.base`).
+    stops: the exceptions of the program's checks, by number. stacks: lists that grow at run time.
+    Each activation of a function has a separate part of them (`Lowering.base`).
     """
 
     buffers: list[Buffer] = field(default_factory=list[Buffer])
@@ -86,11 +85,10 @@ Place = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class ListSlots:
-    """buffers: the slot of each list parameter and result. constant: slots that no function
-    writes.
+    """buffers: the slot of each list parameter and result. constant: slots that no function writes.
 
-    wanted: maps each group of lists of a function, by its root, to the slots that its lists
-    come from or go to; a new list is best created there.
+    wanted: maps each group of lists of a function, by its root, to the slots that its lists come
+    from or go to; a new list is best created there.
     """
 
     buffers: Mapping[Place, Buffer] = field(default_factory=dict[Place, Buffer])

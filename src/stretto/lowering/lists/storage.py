@@ -166,11 +166,9 @@ def iteration_growth(
     after: Bound, before: Symbol, unknown: Set[Symbol]
 ) -> tuple[Size, Bound] | None:
     """Return by how much an iteration lengthens a list of length `before`, and the longest list
-    that it creates anew (None if none). Return None if the length afterwards may be anything
-    else.
+    that it creates anew (None if none). Return None if the length afterwards may be anything else.
 
-    after: the bound of the length afterwards. unknown: symbols that the growth must not depend
-    on.
+    after: the bound of the length afterwards. unknown: symbols that the growth must not depend on.
     """
     if after is None:
         return None

@@ -9,6 +9,9 @@ from typing import ClassVar
 
 from stretto.device.costs import CostModel
 
+WARP = 32
+"""Threads of a warp."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaCosts(CostModel):

@@ -31,6 +31,7 @@ from stretto.device.tree import (
 )
 from stretto.errors import ScheduleError
 from stretto.machines.cuda.compile import CompiledTriton
+from stretto.machines.cuda.costs import WARP
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.frequencies import keep_frequencies
 from stretto.machines.cuda.graphs.builder import WAITS_IN_BODIES
@@ -56,14 +57,13 @@ MOST_ROWS = 40
 MOST_NODES = 400
 """Largest graph, in nodes, for which all orders are tried."""
 NODE_HEADERS = ("node", "what", "name", "after", "stream", "blocks", "bound by", "begins", "ends")
-_WARP = 32
 
 
 def graph_tables(made: GpuProgram, costs: CostModel) -> list[Table]:
     """Return the tables of a plan of which the host enqueues more than one action."""
     needs = {
         id(launch): BlockNeeds(
-            compiled.resources.warps * _WARP,
+            compiled.resources.warps * WARP,
             compiled.resources.registers,
             compiled.resources.shared_bytes,
         )

@@ -88,9 +88,8 @@ class State:
 @dataclass(slots=True)
 class Summary:
     """Facts about a function that its callers need. first: the kinds of its accesses (True for
-    writes) before its first barrier. left: accesses pending where it returns. passes: True if
-    some path has no barrier. touches: True if the function or one of its callees accesses
-    scratch."""
+    writes) before its first barrier. left: accesses pending where it returns. passes: True if some
+    path has no barrier. touches: True if the function or one of its callees accesses scratch."""
 
     first: set[bool] = field(default_factory=set[bool])
     left: frozenset[Pending] = frozenset()

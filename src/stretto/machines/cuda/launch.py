@@ -36,6 +36,7 @@ import torch
 
 from stretto.errors import BuildError, RunError
 from stretto.locks import single
+from stretto.machines.cuda.costs import WARP
 from stretto.machines.cuda.driver import (
     COOPERATIVE_LAUNCH,
     INVALID_HANDLE,
@@ -50,8 +51,6 @@ from stretto.machines.cuda.driver import (
 
 Argument = torch.Tensor | int
 """Argument of a kernel: a tensor for a pointer, or a number."""
-
-WARP = 32
 
 
 class CompiledKernel(Protocol):

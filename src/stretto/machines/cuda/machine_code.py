@@ -7,7 +7,7 @@ The second part reads PTX; tests read SASS into the same functions.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -84,34 +84,6 @@ class Function:
         if instruction.falls_through:
             following.append(index + 1)
         return tuple(index for index in following if index < len(self.instructions))
-
-
-def definitions(
-    function: Function, index: int, defines: Callable[[Instruction], bool]
-) -> list[int] | None:
-    """Return the instructions satisfying `defines` that may be the last such on some path to
-    `index`; None if some path has none."""
-    before: dict[int, list[int]] = {}
-    for one in range(len(function.instructions)):
-        for other in function.successors(one):
-            before.setdefault(other, []).append(one)
-    found: list[int] = []
-    seen: set[int] = set()
-    pending = [index]
-    while pending:
-        current = pending.pop()
-        if current == 0:
-            return None
-        for previous in before.get(current, ()):
-            if previous in seen:
-                continue
-            seen.add(previous)
-            instruction = function.instructions[previous]
-            if defines(instruction):
-                found.append(previous)
-            if not defines(instruction) or instruction.conditional:
-                pending.append(previous)
-    return found
 
 
 def called_by(call: Instruction, functions: Sequence[Function]) -> list[str]:

@@ -10,8 +10,9 @@ from stretto.device.expr import Buffer
 from stretto.device.plan import Launch, Plan
 from stretto.device.program import DeviceProgram
 from stretto.machines.cuda.compile import CompiledTriton, compile_source
+from stretto.machines.cuda.costs import WARP
 from stretto.machines.cuda.printer.dead_stores import handed_over
-from stretto.machines.cuda.printer.program import WARP, Style, print_launch
+from stretto.machines.cuda.printer.program import Style, print_launch
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.templates.dot import Dot
 from stretto.machines.cuda.toolchain import Target
@@ -28,7 +29,7 @@ SHARED_KEPT = 195 << 10
 """Bytes of a unit's shared memory for constants that registers have no room for: of 227 KiB that a
 block of an sm_90 may have, without Triton's usual needs. `_Search` lowers it if the target has
 less, or Triton needs more."""
-WAYS = (
+STYLES = (
     Style(),
     Style(warps=8, registers=USUAL_KEPT, shared=SHARED_KEPT),
     Style(registers=48),
@@ -72,13 +73,13 @@ class GpuProgram:
     branches: tuple[ChosenBranch, ...] = ()
 
 
-def ways(program: DeviceProgram) -> tuple[Style, ...]:
+def styles_for(program: DeviceProgram) -> tuple[Style, ...]:
     """Return the styles to try for a program."""
     templates = [stage.template for kernel in program.kernels for stage in kernel.stages]
     products = [template for template in templates if isinstance(template, Dot)]
     if any(product.rows * product.columns > WIDE for product in products):
-        return (WAYS[1], *WAYS[3:5], *WAYS)
-    return WAYS
+        return (STYLES[1], *STYLES[3:5], *STYLES)
+    return STYLES
 
 
 def usual_sources(plan: Plan) -> tuple[TritonSource, ...]:
@@ -88,9 +89,9 @@ def usual_sources(plan: Plan) -> tuple[TritonSource, ...]:
     buffers = handed_over(plan)
     found: list[TritonSource] = []
     for name, launch in plan.launches:
-        source = print_launch(launch, plan.words[name], WAYS[0], buffers)
+        source = print_launch(launch, plan.words[name], STYLES[0], buffers)
         if source.lacking:
-            source = print_launch(launch, plan.words[name], WAYS[1], buffers)
+            source = print_launch(launch, plan.words[name], STYLES[1], buffers)
         found.append(source)
     return tuple(found)
 
@@ -129,7 +130,7 @@ def _compile(
     options: Options,
 ) -> tuple[TritonSource, CompiledTriton]:
     search = _Search(launch, words, kept, target, options)
-    for style in ways(launch.program):
+    for style in styles_for(launch.program):
         if style.inline and len(launch.program.kernels) > MOST_INLINE:
             continue
         if style.registers and search.is_far_off:

@@ -283,7 +283,7 @@ class Assembled:
 
 def _declared(ptx: str) -> str:
     """Add the declaration of shared memory, which LLVM omits if only inline assembly
-    (printer/parts/shared.py) uses it."""
+    (printer/library/shared.py) uses it."""
     if "global_smem" not in ptx or DECLARATION.search(ptx):
         return ptx
     head, size, rest = ptx.partition(".address_size 64\n")

@@ -105,8 +105,7 @@ def _operand(item: Argument, known: Mapping[Value, Affine]) -> Affine | None:
 def replace_loops(program: Program, new: Callable[[ForOp, Block], list[Op]]) -> bool:
     """Replace each `for` loop, inner loops first, by the ops that `new` returns for it.
 
-    `new` gets the loop and the body of its function. Returns True if some loop became several
-    ops.
+    `new` gets the loop and the body of its function. Returns True if some loop became several ops.
     """
     changed = False
     for function in program.functions.values():
@@ -253,11 +252,10 @@ Bounds = tuple[int | Size | Value, int | Size | Value, int]
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """A list length: `items`, plus one for each iteration of a loop with the bounds `loop`, if
-    any.
+    """A list length: `items`, plus one for each iteration of a loop with the bounds `loop`, if any.
 
-    after: the list that these items are added to, if any: a carried list, within the body of
-    its loop.
+    after: the list that these items are added to, if any: a carried list, within the body of its
+    loop.
     """
 
     items: Dim

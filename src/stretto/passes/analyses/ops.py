@@ -194,9 +194,8 @@ def _product_flops(op: TensorOp, made: float, size_of: SizeOf) -> float:
     """Return the floating-point operations of a product: each element of the result is a sum over
     the dim that two operands share.
 
-    [M, K] and [K, N] have M K and K N elements and the result M N, so K is the root of M K K N
-    / M N. A convolution sums over channels and taps: the elements of its weight per output
-    channel.
+    [M, K] and [K, N] have M K and K N elements and the result M N, so K is the root of M K K N / M
+    N. A convolution sums over channels and taps: the elements of its weight per output channel.
     """
     tensors = [value for value in op.operands if isinstance(value.type, TensorType)]
     if len(tensors) < 2:

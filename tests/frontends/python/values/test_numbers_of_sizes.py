@@ -8,14 +8,18 @@ import math
 import numbers
 import operator
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import stretto
 from stretto.errors import CaptureError
+from stretto.frontends.python.tracing.sizes import SizePlan, SizeRange, Sizes, SizeSource
+from stretto.ops.symints import backed_symint
 
 from ..checks import defined, identical, outcome
 
@@ -149,3 +153,18 @@ def test_what_the_run_decides_has_no_identity(function: Any) -> None:
     compiled: Any = stretto.compile(function, backend="interpreter")
     with pytest.raises(CaptureError, match="identity"):
         compiled(torch.ones(2))
+
+
+def test_sizes_of_other_threads_stay_those_of_torch() -> None:
+    size = backed_symint(ShapeEnv(), "size", 5, 0, None)
+
+    def asked() -> str:
+        with pytest.raises(TypeError, match="unhashable"):
+            hash(size)
+        return str(size)
+
+    usual = asked()
+    plan = SizePlan.of({SizeSource(0, 0): SizeRange()})
+    with Sizes(plan).inferring(), ThreadPoolExecutor(1) as other:
+        assert other.submit(asked).result() == usual
+        assert hash(size) == hash(5)

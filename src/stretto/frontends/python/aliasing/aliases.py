@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
-from stretto.frontends.python.tracing.signals import Abort, abort
+from stretto.frontends.python.tracing.signals import Abort, abort, fail
 from stretto.frontends.python.tracing.tensor import (
     Hooks,
     MemorySource,
@@ -73,16 +73,18 @@ def _reached(start: Iterable[Storage], following: Any) -> list[Storage]:
     """Return `start` and everything reachable from it; each storage precedes those reached from
     it."""
     order, seen = list[Storage](), set[Storage]()
-
-    def visit(storage: Storage) -> None:
-        if storage not in seen:
-            seen.add(storage)
-            for other in following(storage):
-                visit(other)
-            order.append(storage)
-
-    for storage in start:
-        visit(storage)
+    for first in start:
+        pending = [] if first in seen else [(first, iter(following(first)))]
+        seen.add(first)
+        while pending:
+            storage, others = pending[-1]
+            other = next((one for one in others if one not in seen), None)
+            if other is None:
+                order.append(storage)
+                pending.pop()
+            else:
+                seen.add(other)
+                pending.append((other, iter(following(other))))
     return order[::-1]
 
 
@@ -184,6 +186,7 @@ def is_one_of(made: TracedTensor, items: list[Any], index: TracedTensor) -> None
 def written(storage: Storage) -> None:
     """After a write to `storage`, update the other storages of its family, and mark those linked
     to it as stale."""
+    _check_arrays(storage)
     if storage.fake is None:
         if storage.same_list:
             _stale(storage.same_list, _origin())
@@ -195,6 +198,18 @@ def written(storage: Storage) -> None:
     if len(family) > 1:
         _Update(storage, family, origin).run()
     _stale(storage.links or (), origin)
+
+
+def _check_arrays(storage: Storage) -> None:
+    """Fail if an array shares the memory of `storage` in eager PyTorch: here it is a copy."""
+    state = tracer()
+    arrays = [tensor for reference, tensor in state.arrays if reference() is not None]
+    if arrays and not overlapping(storage).isdisjoint(storages_of(arrays)):
+        fail(
+            "a tensor is changed in place whose memory a NumPy array or another buffer shares in "
+            "eager PyTorch",
+            "call clone() before: on the tensor of which the array is made, or that is made of it",
+        )
 
 
 def _origin() -> Abort:

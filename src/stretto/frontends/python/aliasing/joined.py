@@ -207,7 +207,9 @@ def _made_inside(storage: Storage, uses: int) -> Iterator[tuple[Storage, int]]:
     The source of another storage counts twice, so that it becomes a separate storage after the
     branch as if it were shared.
     """
-    if not storage.scope.open:
-        yield storage, uses
-        for source in storage.sources:
-            yield from _made_inside(source.tensor.memory, 2)
+    pending = [(storage, uses)]
+    while pending:
+        storage, uses = pending.pop()
+        if not storage.scope.open:
+            yield storage, uses
+            pending += [(source.tensor.memory, 2) for source in reversed(storage.sources)]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import builtins
 import inspect
 import operator
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial, reduce
 from types import GeneratorType, UnionType
 from typing import Any
 
+import numpy as np
 import torch
 from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan as torch_scan
@@ -39,6 +41,8 @@ from stretto.frontends.python.control.branches import (
 from stretto.frontends.python.lists import iterators, methods, operations, sources
 from stretto.frontends.python.lists.iterators import TracedIterator
 from stretto.frontends.python.operators import draws
+from stretto.frontends.python.operators.checks import check_storage
+from stretto.frontends.python.operators.functional import type_name
 from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.contents import readable
 from stretto.frontends.python.tracing.frames import UNDEFINED
@@ -347,8 +351,75 @@ def _joined(operation: BuiltinRule) -> BuiltinRule:
     return rule
 
 
-def _tensor(data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
+def _tensor(
+    data: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Any:
     """`torch.tensor` of traced numbers, also in nested lists."""
+    made = _copied(data, dtype)
+    if made is NotImplemented:
+        return NotImplemented
+    check_storage(pin_memory=pin_memory)
+    return _required(made if device is None else made.to(device), requires_grad)
+
+
+def _as_tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    """Rule for `torch.as_tensor`, which copies a tensor or an array only for another dtype or
+    device."""
+    if isinstance(data, np.ndarray):
+        made = torch.from_numpy(data)
+        return _sharing(made, data).to(device=device or made.device, dtype=dtype or made.dtype)
+    if not isinstance(data, torch.Tensor) or is_number(data):
+        return _tensor(data, dtype=dtype, device=device)
+    return data.to(device=device or data.device, dtype=dtype or data.dtype)
+
+
+def _asarray(
+    obj: Any, *, dtype: Any = None, device: Any = None, copy: Any = None, requires_grad: Any = False
+) -> Any:
+    """Rule for `torch.asarray`, which copies a tensor only for another dtype or device, or if
+    `copy` is True."""
+    if isinstance(obj, np.ndarray | bytearray | memoryview | array):
+        obj = _sharing(torch.asarray(obj), obj)
+    if not isinstance(obj, torch.Tensor) or is_number(obj):
+        made = _tensor(obj, dtype=dtype, device=device, requires_grad=requires_grad)
+        if made is not NotImplemented and copy is False:
+            raise ValueError("can't alias arbitrary sequence into a tensor.")
+        return made
+    if not _traced(obj):
+        return NotImplemented
+    made = obj.to(device=device or obj.device, dtype=dtype or obj.dtype, copy=bool(copy))
+    if copy is False and made.device != obj.device:
+        raise ValueError(f"can't alias tensor from device '{obj.device}' to '{made.device}'.")
+    if copy is False and made.dtype != obj.dtype:
+        found, wanted = type_name(obj.dtype), type_name(made.dtype)
+        raise ValueError(f"can't alias tensor with dtype '{found}' into dtype '{wanted}'.")
+    return _required(made, requires_grad)
+
+
+def _on_memory(function: Callable[..., Any]) -> BuiltinRule:
+    """Return the rule for a function that makes a tensor on the memory of its first argument."""
+    return lambda data, *args, **kwargs: _sharing(function(data, *args, **kwargs), data)
+
+
+def _sharing(made: torch.Tensor, data: Any) -> torch.Tensor:
+    """Record that a tensor shares memory with an array or buffer, so that neither may be changed
+    from now on, and return the tensor."""
+    tracer().arrays.append((lambda: data, made))
+    return made
+
+
+def _required(made: Any, requires_grad: Any) -> Any:
+    return made.requires_grad_(True) if requires_grad else made
+
+
+def _copied(data: Any, dtype: Any) -> Any:
+    """Return a new tensor of data that holds traced tensors or numbers; NotImplemented for other
+    data."""
     if isinstance(data, TracedList):
         made = operations.stack(data)
         wanted = dtype or (_default_dtype(made) if data.numbers else made.dtype)
@@ -414,9 +485,11 @@ def _default_dtype(number: Any) -> torch.dtype:
     return torch.get_default_dtype() if is_float else number.dtype
 
 
-def _full(size: Any, fill_value: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
+def _full(size: Any, fill_value: Any, *, dtype: Any = None, out: Any = None, **kwargs: Any) -> Any:
     if not _traced(fill_value):
         return NotImplemented
+    if out is not None:
+        return torch.zeros(size, dtype=dtype, out=out, **kwargs).fill_(fill_value)
     known = _default_dtype(fill_value) if is_number(fill_value) else fill_value.dtype
     return torch.empty(size, dtype=dtype or known, **kwargs).fill_(fill_value)
 
@@ -474,6 +547,13 @@ def _assert_scalar(value: Any, message: str, *_: Any) -> Any:
 def _item(value: Any) -> Any:
     """The operator that `item()` becomes in a torch graph."""
     return Hooks.item(value) if _traced(value) else NotImplemented
+
+
+_LIFTS = (
+    *(torch.ops.aten.lift, torch.ops.aten.lift.default),
+    *(torch.ops.aten.lift_fresh, torch.ops.aten.lift_fresh.default),
+)
+"""Operators that return their argument; the tracer sees those of torch's own calls."""
 
 
 def _arange(*args: Any, **kwargs: Any) -> Any:
@@ -575,8 +655,11 @@ RULES: dict[Any, BuiltinRule] = {
     torch.concatenate: _joined(operations.concatenate),
     torch.tensor: _tensor,
     torch.result_type: _result_type,
-    torch.as_tensor: _tensor,
-    torch.asarray: _tensor,
+    torch.from_numpy: _on_memory(torch.from_numpy),
+    torch.frombuffer: _on_memory(torch.frombuffer),
+    torch.from_dlpack: _on_memory(torch.from_dlpack),
+    torch.as_tensor: _as_tensor,
+    torch.asarray: _asarray,
     torch.full: _full,
     torch.full_like: _full_like,
     **sources.RULES,
@@ -592,6 +675,7 @@ RULES: dict[Any, BuiltinRule] = {
     torch.allclose: _compared("allclose"),
     torch.ops.aten.item.default: _item,
     torch.ops.aten._local_scalar_dense.default: _item,
+    **dict.fromkeys(_LIFTS, lambda self: self),
     torch.cond: torch_code.cond,
     torch.while_loop: torch_code.while_loop,
     torch_map: torch_code.map_rows,

@@ -148,7 +148,7 @@ def arange(*args: Any, **kwargs: Any) -> Any:
     """`torch.arange` with traced bounds."""
     if not any(isinstance(arg, TracedTensor) for arg in (*args, *kwargs.values())):
         return NotImplemented
-    options = {key: kwargs.pop(key) for key in ("dtype", "device", "layout") if key in kwargs}
+    options = {key: kwargs.pop(key) for key in ("dtype", "device") if key in kwargs}
     bounds = [*args, *(kwargs.pop(key) for key in ("start", "end", "step") if key in kwargs)]
     kinds = {number_kind(bound) for bound in bounds}
     if not kinds <= {int, float} or kwargs:
@@ -296,7 +296,8 @@ def topk(
     check(is_inside, "RuntimeError", "selected index k out of range")
     values, places = torch.sort(x, stable=True, dim=dim, descending=largest)
     part: tuple[Any, ...] = (*[slice(None)] * (dim % x.dim()), slice(None, k))
-    return torch.return_types.topk((values[part], places[part]))  # pyright: ignore
+    found = [item[part].clone(memory_format=torch.contiguous_format) for item in (values, places)]
+    return torch.return_types.topk(found)  # pyright: ignore
 
 
 def pad(input: Any, pad: Sequence[Any], mode: str = "constant", value: float | None = None) -> Any:

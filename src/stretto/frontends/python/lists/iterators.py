@@ -1,10 +1,9 @@
-"""Python's iterators as objects with attributes, so that their positions are state like any
-other.
+"""Python's iterators as objects with attributes, so that their positions are state like any other.
 
-A C iterator cannot be reset, and accepts no traced position. Traced code therefore gets
-these objects instead. Each tells if there is another item (`more`), returns it (`take`),
-and acts as Python does at the end (`end`). The methods are traced like user code: where a
-position or a length depends on the run, their branches become part of the Program.
+A C iterator cannot be reset, and accepts no traced position. Traced code therefore gets these
+objects instead. Each tells if there is another item (`more`), returns it (`take`), and acts as
+Python does at the end (`end`). The methods are traced like user code: where a position or a length
+depends on the run, their branches become part of the Program.
 """
 
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false

@@ -1,5 +1,4 @@
-"""Behaviour of Python's lists beyond the list operators of the Program, written in terms of
-these.
+"""Behaviour of Python's lists beyond the list operators of the Program, written in terms of these.
 
 The functions are traced like user code: where lengths or positions depend on the run, their
 branches and loops become part of the Program.

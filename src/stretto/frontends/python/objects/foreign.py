@@ -36,7 +36,7 @@ import torch
 
 from stretto.frontends.python.guards.reach import ATOMS
 from stretto.frontends.python.tracing.locations import package_of
-from stretto.frontends.python.tracing.signals import abort
+from stretto.frontends.python.tracing.signals import abort, fail
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.state import CONTAINERS, TracedList, is_box, stored_items
 
@@ -160,6 +160,11 @@ def note_change(target: Any, what: str) -> None:
     what: the source of the change, for the error.
     """
     state = tracer()
+    if any(_share_memory(target, reference()) for reference, _ in state.arrays):
+        fail(
+            f"{what} may change an array whose memory a tensor shares",
+            "make the tensor of a copy of the array",
+        )
     kind = type(target).__name__
     stop = abort(
         f"{what} may change an object of class {kind}, which is not known to the capture",
@@ -172,6 +177,12 @@ def note_change(target: Any, what: str) -> None:
         state.lasting.note_change(item, stop)
 
 
+def _share_memory(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.may_share_memory(one, other)
+    return one is other
+
+
 def note_use(iterable: Any) -> None:
     """Record that the items of an iterator are consumed."""
     if isinstance(iterable, Iterator) and is_foreign(iterable):
@@ -182,7 +193,8 @@ def note_made(made: Any, function: Any, args: Iterable[Any]) -> None:
     """Record the foreign objects that a native call has returned. They may refer to its
     arguments."""
     for item in stored_items(made) if isinstance(made, tuple | list) else (made,):
-        if is_foreign(item):
+        is_fixed = isinstance(item, np.ndarray) and not item.flags.writeable
+        if is_foreign(item) and not is_fixed:
             sources = [
                 x for x in _flat((getattr(function, "__self__", None), *args)) if is_foreign(x)
             ]

@@ -301,6 +301,18 @@ def _is_about_dtypes(error: Exception) -> bool:
 
 aten = torch.ops.aten
 
+
+def check_storage(layout: Any = None, pin_memory: Any = None, **_: Any) -> None:
+    """Fail for options of a new tensor that a program cannot follow."""
+    if layout not in (None, torch.strided):
+        fail("only dense tensors can be captured", "make it outside of the compiled function")
+    if pin_memory:
+        fail(
+            "a tensor is made in pinned memory, and a program may place it elsewhere",
+            "call pin_memory() outside of the compiled function",
+        )
+
+
 _NOT_TRUE = "Expected Tensor with single nonzero value, but got zero"
 
 

@@ -92,9 +92,15 @@ def _split_at_values(*args: Any, **kwargs: Any) -> Any:
 
 def _lift_fresh(value: torch.Tensor) -> Any:
     """Return a tensor literal of the user's code as a traced value."""
-    state = tracer()
     if isinstance(value, TracedTensor):
         return value
+    made = _lifted(value)
+    tracer().note_arrays(value, made)
+    return made
+
+
+def _lifted(value: torch.Tensor) -> TracedTensor:
+    state = tracer()
     if value.numel() == 1 and value.dim() == 0:
         with state.native():
             number = value.item()
@@ -108,15 +114,22 @@ def _lift_fresh(value: torch.Tensor) -> Any:
     return TracedTensor(constant.fake, storage)
 
 
-def _clone(value: Any, *, memory_format: Any = None) -> Any:
+def _clone(value: Any, *, memory_format: Any = None, device: Any = None) -> Any:
     """Return a copy: the same value in its own storage."""
     state = tracer()
     traced = value if isinstance(value, TracedTensor) else state.promote(value)
     with state.faking():
         fake = aten.clone.default(traced.fake, memory_format=memory_format)
+        if device is not None:
+            fake = aten._to_copy.default(fake, device=device)
+    state.type_of(fake)
     made = state.fresh(state.read(traced), fake, traced.number)
     made.memory.any_layout = traced.memory.any_layout
     return made
+
+
+def _view_as_dtype(value: Any, dtype: Any) -> Any:
+    return aten.alias.default(value) if dtype == value.dtype else NotImplemented
 
 
 def _scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None) -> Any:
@@ -125,11 +138,16 @@ def _scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None) -> Any:
 
 
 def _zeros(fill: float) -> Callable[..., Any]:
-    def rule(size: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
+    def rule(
+        size: Any, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any
+    ) -> Any:
         dtype = dtype or torch.get_default_dtype()
         value = bool(fill) if dtype is torch.bool else fill
         value = int(fill) if not dtype.is_floating_point and dtype is not torch.bool else value
-        return aten.full.default(size, value, dtype=dtype, device=device)
+        made = aten.full.default(size, value, dtype=dtype, device=device)
+        if memory_format in (None, torch.contiguous_format):
+            return made
+        return _clone(made, memory_format=memory_format)
 
     return rule
 
@@ -373,6 +391,8 @@ def _reshaping_in_place(view: Any) -> Callable[..., Any]:
     shape would have to be restored whenever tracing returns to an earlier state."""
 
     def rule(x: Any, *dims: Any) -> Any:
+        if not isinstance(x, TracedTensor):
+            _reshape_inplace()
         last, memory = tracer().last_op(), x.memory
         if last is None or memory.made is not memory.state.base or memory.made not in last.results:
             _reshape_inplace()
@@ -399,12 +419,28 @@ def _shift(packet: Any) -> Callable[..., Any]:
     return rule
 
 
-def _to_copy(x: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
+def _to_copy(
+    x: Any, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any
+) -> Any:
     if not isinstance(x, torch.Tensor):  # torch passes numbers within vmap
         return torch.tensor(x, dtype=dtype)
+    if device is not None and torch.device(device).type != x.device.type:
+        _check_device(torch.device(device))
     if dtype is None or dtype == x.dtype:
-        return _clone(x)
+        return _clone(x, memory_format=memory_format, device=device)
     return NotImplemented
+
+
+def _check_device(wanted: torch.device) -> None:
+    """Fail for a tensor that is moved to another device than that of the program's tensors."""
+    state = tracer()
+    given = (*state.inputs.values(), *(constant.tensor for constant in state.constants.values()))
+    devices = {tensor.device.type for tensor in given}
+    if devices and wanted.type not in devices:
+        fail(
+            f"a tensor is moved to another device, '{wanted}'",
+            "move it outside of the compiled function",
+        )
 
 
 def _softmax(kernel: Any) -> Callable[..., Any]:
@@ -434,6 +470,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.fill_.Tensor: _fill_,
     aten.zero_.default: _zero_,
     aten.is_same_size.default: lambda one, other: one.shape == other.shape,
+    aten.view.dtype: _view_as_dtype,
     aten.lift_fresh.default: _lift_fresh,
     aten.lift.default: _lift_fresh,
     aten.clone.default: _clone,

@@ -1,9 +1,8 @@
-"""Recording: every ATen call of the traced function becomes one or more TensorOps, or a
-view.
+"""Recording: every ATen call of the traced function becomes one or more TensorOps, or a view.
 
 The mode sits below autograd, so composite operators arrive whole. In order of preference an
-operator is handled by its own rule, kept, treated as a view, made functional, decomposed by
-torch's tables, or recorded as it is.
+operator is handled by its own rule, kept, treated as a view, made functional, decomposed by torch's
+tables, or recorded as it is.
 """
 
 # pyright: reportPrivateUsage=false
@@ -121,6 +120,7 @@ def recording() -> Generator[None]:
 def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
     """Handle one ATen call."""
     state = tracer()
+    checks.check_storage(**kwargs)
     state.gradients.compute(args)
     compare_in_run()
     if state.sizes.are_symbolic:
@@ -242,11 +242,31 @@ def _replaced(mode: Recorder, by: Callable[..., Any], func: Any, args: Any, kwar
     refuses becomes eager's own error."""
     try:
         with mode:
-            return by(*args, **kwargs)
+            return _in_own_memory(func, args, kwargs, by(*args, **kwargs))
     except OF_OPERATORS as problem:
         if isinstance(problem, StrettoError):
             raise
         raise (eager_error(func, args, kwargs) or problem) from None
+
+
+def _in_own_memory(func: Any, args: Any, kwargs: Any, outcome: Any) -> Any:
+    """Return the outcome of a replacement, with copies of the tensors that share memory with an
+    operand although those of `func` never do. An operator that is composed of others is replaced
+    by these, so that its results share memory as in eager PyTorch."""
+    shares = is_mutating(func) or func._can_decompose()
+    if shares or properties(str(func)).aliases is not Aliases.NEVER:
+        return outcome
+    operands = tensors_of((args, kwargs))
+    known = tracer().constants
+    constants = [known[id(item)].traced for item in operands if id(item) in known]
+    taken = {item.memory for item in (*operands, *constants) if isinstance(item, TracedTensor)}
+
+    def copied(item: Any) -> Any:
+        is_operand = any(item is operand for operand in operands)
+        is_shared = is_operand or (isinstance(item, TracedTensor) and item.memory in taken)
+        return item.clone() if is_shared else item
+
+    return mapped(copied, outcome)
 
 
 def _perhaps_copied(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
@@ -300,7 +320,10 @@ def record(func: Any, args: Any, kwargs: Any) -> Any:
         made.memory.any_layout = any_layout
         return made
 
-    return mapped(wrap, outputs)
+    made = mapped(wrap, outputs)
+    if properties(str(func)).aliases is not Aliases.NEVER:
+        link(tensors_of(made), tensors_of((args, kwargs)))
+    return made
 
 
 def arguments(

@@ -1,9 +1,8 @@
 """Random numbers, drawn from torch's own generators in program order.
 
-In eager PyTorch it depends on the strides of a tensor which element gets which number:
-memory is filled from its start, and a kernel for memory without gaps may draw in another
-way. A Program has value semantics, so a fill is recorded with the strides that the tensor
-has in eager PyTorch.
+In eager PyTorch it depends on the strides of a tensor which element gets which number: memory is
+filled from its start, and a kernel for memory without gaps may draw in another way. A Program has
+value semantics, so a fill is recorded with the strides that the tensor has in eager PyTorch.
 """
 
 # pyright: reportPrivateUsage=false

@@ -101,7 +101,7 @@ def _with_sizes_of(source: Any, target: torch.Tensor, error: str, message: str) 
 def _check_result(target: torch.Tensor, new: torch.Tensor) -> None:
     """Raise eager's error if the result does not fit into the tensor that is changed."""
     if not torch.can_cast(new.dtype, target.dtype):
-        found, wanted = (_type_name(tensor.dtype) for tensor in (new, target))
+        found, wanted = (type_name(tensor.dtype) for tensor in (new, target))
         raise RuntimeError(f"result type {found} can't be cast to the desired output type {wanted}")
     state = tracer()
     if state.type_of(target).shape != state.type_of(new).shape:
@@ -111,7 +111,7 @@ def _check_result(target: torch.Tensor, new: torch.Tensor) -> None:
         )
 
 
-def _type_name(dtype: torch.dtype) -> str:
+def type_name(dtype: torch.dtype) -> str:
     """Return the name of a dtype in eager's error messages."""
     names = {
         torch.float32: "Float",

@@ -8,6 +8,7 @@ use `contents`, and the others are refused.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -74,13 +75,17 @@ def _reading(original: Method) -> Method:
 
 def _array(original: Method) -> Method:
     """Return a method that makes a read-only NumPy array of the contents. In eager PyTorch the
-    array shares the tensor's memory, so neither may be changed here."""
+    array shares the tensor's memory, so neither may be changed here while the array exists."""
 
     def read(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         held = content(tensor, "NumPy array")
         with tracer().native():
-            array = original(held, *args, **kwargs).copy()
+            shared = original(held, *args, **kwargs)
+            array = shared.copy(order="K")
+            is_shared = shared.ctypes.data == held.data_ptr()
         array.setflags(write=False)
+        if is_shared:
+            tracer().arrays.append((weakref.ref(array), tensor))
         return array
 
     return read
@@ -125,8 +130,8 @@ def _address(original: Method) -> Method:
 
 
 _REFUSED = (
-    "__dlpack__", "__reduce_ex__", "_typed_storage", "apply_", "map2_", "map_", "share_memory_",
-    "storage", "untyped_storage",
+    "__dlpack__", "__reduce_ex__", "_typed_storage", "apply_", "is_pinned", "map2_", "map_",
+    "pin_memory", "share_memory_", "storage", "untyped_storage",
 )  # fmt: skip
 _REPLACED: dict[tuple[type, str], Callable[[Method], Method]] = {
     (torch.Tensor, "tolist"): _reading,

@@ -331,7 +331,8 @@ def _kthvalue(x: Any, k: Any, dim: int = -1, keepdim: bool = False) -> Any:
 
 def _selected(x: Any, dim: int, keepdim: bool, place: int) -> Any:
     chosen = x.select(dim, place)
-    return chosen.unsqueeze(dim) if keepdim else chosen.clone()
+    chosen = chosen.unsqueeze(dim) if keepdim else chosen
+    return chosen.clone(memory_format=torch.contiguous_format)
 
 
 def _of_all(rule: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,9 +1,8 @@
 """Operators with a data-dependent number of results: `nonzero`, masks, `unique` and so on.
 
-Each becomes a computation on tensors of bounded size, which ends with the positions of the
-chosen elements at the front, and their number as a size. Positions are found by a prefix
-sum over the mask, which keeps them in order (Blelloch, Prefix Sums and Their Applications,
-1990, section 1.4).
+Each becomes a computation on tensors of bounded size, which ends with the positions of the chosen
+elements at the front, and their number as a size. Positions are found by a prefix sum over the
+mask, which keeps them in order (Blelloch, Prefix Sums and Their Applications, 1990, section 1.4).
 """
 
 from __future__ import annotations

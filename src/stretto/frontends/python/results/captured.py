@@ -88,8 +88,7 @@ class ConstantSource:
 class ResultLeaf:
     """Yield `index` of main: a tensor, or a list of tensors.
 
-    number: returned as Python number(s). order: order of its dims in memory, if not the usual
-    one.
+    number: returned as Python number(s). order: order of its dims in memory, if not the usual one.
     """
 
     index: int

@@ -47,13 +47,12 @@ from stretto.frontends.python.values.stores import CellVariable, Holder, Namespa
 class ChangePlan:
     """Changes that a capture makes, as far as they are known.
 
-    tracked: boxes that are part of the state in traced branches and loops. arguments:
-    containers among the arguments are identified by their place and read like roots. counting:
-    changed integers are inputs instead of being part of the key. counted: attributes of
-    classes, and keys of dicts, whose integers change in objects that are read whole.
-    keeps_apart: objects that are one of several are not joined to copies. updated: outside
-    tensors, by id, that are written in place and read as Python numbers, so that they are
-    traced from the start.
+    tracked: boxes that are part of the state in traced branches and loops. arguments: containers
+    among the arguments are identified by their place and read like roots. counting: changed
+    integers are inputs instead of being part of the key. counted: attributes of classes, and keys
+    of dicts, whose integers change in objects that are read whole. keeps_apart: objects that are
+    one of several are not joined to copies. updated: outside tensors, by id, that are written in
+    place and read as Python numbers, so that they are traced from the start.
     """
 
     roots: dict[tuple[int, Any], Root] = field(default_factory=dict[tuple[int, Any], Root])

@@ -143,10 +143,9 @@ _IMMUTABLE = (
 class Flattener:
     """Describes values of the captured function; the same value always gets the same spec.
 
-    inputs: numbers of the inputs, by the id of the traced tensor. numbers: numbers of the
-    objects that are read before a run, by id. storing: the values are stored in the user's
-    objects, so each must be known completely. layouts: tensors must have the memory layout of
-    eager PyTorch.
+    inputs: numbers of the inputs, by the id of the traced tensor. numbers: numbers of the objects
+    that are read before a run, by id. storing: the values are stored in the user's objects, so each
+    must be known completely. layouts: tensors must have the memory layout of eager PyTorch.
     """
 
     heap: Heap

@@ -1,9 +1,8 @@
-"""Lowering of a user's function, as AST, to one whose control flow and calls go through
-`staging`.
+"""Lowering of a user's function, as AST, to one whose control flow and calls go through `staging`.
 
-Each `if`, `while` and `for` turns its parts into local functions that share the variables
-with the function around them (nonlocal), so that `staging` may trace them, restore the
-variables, and trace them again:
+Each `if`, `while` and `for` turns its parts into local functions that share the variables with the
+function around them (nonlocal), so that `staging` may trace them, restore the variables, and trace
+them again:
 
     def f(x):                      def f(x):
         if x.sum() > 0:                frame = __stretto.enter("f", lambda: (x, y, ...))

@@ -1,9 +1,8 @@
 """Checks which calls cannot be compiled, because of their context or their tensors.
 
-Transformations of torch (make_fx, vmap, jvp, torch.jit.trace, torch.export) run a function
-on their own tensors to see every operator. Compiled programs are of no use to them: they
-get the original function. This module also tracks tensors read in grad mode, and changes
-that cannot be undone.
+Transformations of torch (make_fx, vmap, jvp, torch.jit.trace, torch.export) run a function on their
+own tensors to see every operator. Compiled programs are of no use to them: they get the original
+function. This module also tracks tensors read in grad mode, and changes that cannot be undone.
 """
 
 from __future__ import annotations

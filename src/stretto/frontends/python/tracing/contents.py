@@ -19,7 +19,7 @@ import torch
 from stretto.frontends.python.tracing.signals import Replan, abort
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, tracer
-from stretto.ir.core import Op, Value
+from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import ConstantOp, LiteralOp, TensorOp
 from stretto.ir.sizes import Size
 from stretto.ir.types import TensorType
@@ -68,11 +68,63 @@ def literal(op: LiteralOp) -> torch.Tensor:
 
 
 class Evaluation(ABC):
-    """Runs operators on known tensors."""
+    """Runs operators on known tensors.
 
-    @abstractmethod
+    known, unknown: the values that have been computed, and those that cannot be.
+    """
+
+    known: dict[Value, torch.Tensor]
+    unknown: set[Value]
+
+    def evaluated(self, value: Value) -> torch.Tensor:
+        """Return the tensor of a value after computing its operands, without recursion, since
+        chains are long. Raises Unknown."""
+        pending = [value]
+        while pending:
+            item = pending[-1]
+            missing = None
+            if item not in self.known and item not in self.unknown:
+                try:
+                    missing = self._advance(item)
+                except Unknown:
+                    self.unknown.add(item)
+            if missing is None:
+                pending.pop()
+            else:
+                pending.append(missing)
+        return self.value(value)
+
+    def _advance(self, value: Value) -> Value | None:
+        """Compute a value, or return an operand that has to be computed first. Raises Unknown."""
+        op = self.made_by(value)
+        missing = self.missing(op)
+        if missing is None:
+            self.known.update(zip(op.results, self.run(op), strict=True))
+        return missing
+
     def value(self, value: Value) -> torch.Tensor:
         """Return the tensor of an operand. Raises Unknown."""
+        if value not in self.known:
+            raise Unknown
+        return self.known[value]
+
+    @abstractmethod
+    def made_by(self, value: Value) -> Op:
+        """Return the op of a value that has not been computed. Raises Unknown."""
+
+    def missing(self, op: Op) -> Value | None:
+        """Return an operand that has to be computed before the op; None if there is none. Raises
+        Unknown if the op cannot be run."""
+        for item in op.operands:
+            if item in self.unknown:
+                raise Unknown
+            if item not in self.known:
+                return item
+        return None
+
+    @abstractmethod
+    def run(self, op: Op) -> tuple[torch.Tensor, ...]:
+        """Return the results of an op whose operands are computed. Raises Unknown."""
 
     @abstractmethod
     def size(self, size: Size) -> int:
@@ -119,7 +171,7 @@ def evaluated_by_reading(value: Value) -> torch.Tensor | None:
 def _found(evaluation: _OfAnyCall, value: Value) -> torch.Tensor | None:
     try:
         with evaluation.state.native(), torch.no_grad():
-            return evaluation.value(value)
+            return evaluation.evaluated(value)
     except Unknown:
         return None
     except OPERATOR_ERRORS:
@@ -132,35 +184,56 @@ class _OfAnyCall(Evaluation):
 
     def __init__(self, state: Tracer, most_ops: int) -> None:
         self.state = state
-        self.known: dict[Value, torch.Tensor] = {}
+        self.known, self.unknown = {}, set()
         self.ops_left = most_ops
-
-    def value(self, value: Value) -> torch.Tensor:
-        if value not in self.known:
-            op = self._made_by(value)
-            self.ops_left -= 1
-            if self.ops_left < 0:
-                raise Unknown
-            self.known.update(zip(op.results, self._run(op), strict=True))
-        return self.known[value]
+        self.begun = set[Op]()
+        self.makers: dict[Block, dict[Value, Op]] = {}
 
     def size(self, size: Size) -> int:
         raise Unknown
 
-    def _made_by(self, value: Value) -> Op:
+    def made_by(self, value: Value) -> Op:
         home = self.state.home.get(value)
-        found = () if home is None else (op for op in home.here.block.ops if value in op.results)
-        for op in found:
-            return op
-        raise Unknown
+        if home is None:
+            raise Unknown
+        block = home.here.block
+        if block not in self.makers:
+            self.makers[block] = {result: op for op in block.ops for result in op.results}
+        op = self.makers[block].get(value)
+        if op is None:
+            raise Unknown
+        if op not in self.begun:
+            self.begun.add(op)
+            self.ops_left -= 1
+        if self.ops_left < 0:
+            raise Unknown
+        return op
 
-    def _run(self, op: Op) -> tuple[torch.Tensor, ...]:
+    def missing(self, op: Op) -> Value | None:
+        for result in op.results:
+            _shape(result.tensor)
+        if isinstance(op, LiteralOp):
+            return None
+        if not isinstance(op, TensorOp) or is_random(op):
+            raise Unknown
+        if self._is_zero(op):
+            return None
+        if op.target == _FULL:
+            fill = op.args[1]
+            return fill if isinstance(fill, Value) and not self._is_computed(fill) else None
+        if op.target in _PRODUCTS:  # an unknown operand does not matter if another one is zero
+            return next((item for item in op.operands if not self._is_computed(item)), None)
+        return super().missing(op)
+
+    def _is_computed(self, item: Value) -> bool:
+        return item in self.known or item in self.unknown
+
+    def run(self, op: Op) -> tuple[torch.Tensor, ...]:
         shapes = [_shape(result.tensor) for result in op.results]
         if isinstance(op, LiteralOp):
             return (literal(op),)
-        if not isinstance(op, TensorOp) or is_random(op):
-            raise Unknown
-        if op.target in _PRODUCTS and self._is_zero(op):
+        assert isinstance(op, TensorOp)
+        if self._is_zero(op):
             pairs = zip(shapes, _types(op), strict=True)
             return tuple(torch.zeros(shape, dtype=of.dtype.torch) for shape, of in pairs)
         if op.target == _FULL:
@@ -185,16 +258,11 @@ class _OfAnyCall(Evaluation):
             raise Unknown
 
     def _is_zero(self, op: TensorOp) -> bool:
-        """True if a product is zero because one operand is."""
-        if any(of.dtype.is_float for of in _types(op)):
+        """True for a product of which a known operand is zero."""
+        if op.target not in _PRODUCTS or any(of.dtype.is_float for of in _types(op)):
             return False  # zero times infinity is not zero
-        return any(self._is_known_zero(item) for item in op.args if isinstance(item, Value))
-
-    def _is_known_zero(self, item: Value) -> bool:
-        try:
-            return not self.value(item).any()
-        except Unknown:
-            return False
+        known = (self.known.get(item) for item in op.args if isinstance(item, Value))
+        return any(item is not None and not item.any() for item in known)
 
 
 class _OfOutside(_OfAnyCall):
@@ -211,13 +279,14 @@ class _OfOutside(_OfAnyCall):
             for key, value in context.constants.items()
         }
 
-    def value(self, value: Value) -> torch.Tensor:
+    def _advance(self, value: Value) -> Value | None:
         constant = self.constants.get(value)
         if constant is None:
-            return super().value(value)
+            return super()._advance(value)
         if constant.guarded:
             self.read.append(constant.tensor)
-        return constant.tensor
+        self.known[value] = constant.tensor
+        return None
 
 
 def _types(op: Op) -> list[TensorType]:
@@ -307,7 +376,7 @@ def in_this_call(value: Value) -> torch.Tensor | None:
     made_by = {result: op for op in block.ops for result in op.results}
     try:
         with state.native(), torch.no_grad():
-            return _OfThisCall(state, made_by).after_operands(value)
+            return _OfThisCall(state, made_by).evaluated(value)
     except Unknown:
         return None
     except OPERATOR_ERRORS:
@@ -318,33 +387,17 @@ class _OfThisCall(Evaluation):
     """Runs operators on the arguments of the captured call."""
 
     def __init__(self, state: Tracer, made_by: dict[Value, Op]) -> None:
-        self.state, self.made_by = state, made_by
-        self.known = dict(state.given)
+        self.state, self.makers = state, made_by
+        self.known, self.unknown = dict(state.given), set()
         keys = state.regions[0].scope.context.constants.items()
         self.known |= {value: state.constant_tensors[key] for key, value in keys}
 
-    def after_operands(self, value: Value) -> torch.Tensor:
-        """Return the value after computing its operands, without recursion, since chains
-        are long."""
-        pending = [value]
-        while pending:
-            op = self._op(pending[-1])
-            missing = [item for item in op.operands if item not in self.known] if op else []
-            pending += missing
-            if op is not None and not missing:
-                self.known |= zip(op.results, self._run(op), strict=True)
-            if not missing:
-                pending.pop()
-        return self.known[value]
-
-    def _op(self, value: Value) -> Op | None:
-        if value in self.known:
-            return None
-        if value not in self.made_by:
+    def made_by(self, value: Value) -> Op:
+        if value not in self.makers:
             raise Unknown
-        return self.made_by[value]
+        return self.makers[value]
 
-    def _run(self, op: Op) -> tuple[torch.Tensor, ...]:
+    def run(self, op: Op) -> tuple[torch.Tensor, ...]:
         if isinstance(op, LiteralOp):
             return (literal(op),)
         if isinstance(op, ConstantOp):
@@ -352,9 +405,6 @@ class _OfThisCall(Evaluation):
         if not isinstance(op, TensorOp):
             raise Unknown
         return self.results(op)
-
-    def value(self, value: Value) -> torch.Tensor:
-        return self.known[value]
 
     def size(self, size: Size) -> int:
         found: Any = self.state.symbolic_dim(size)

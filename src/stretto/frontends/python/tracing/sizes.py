@@ -1,10 +1,9 @@
 """Sizes known at the call: symbols while a function is captured, formulas in its Program.
 
-An input dim that is to be symbolic is a `torch.SymInt` in the user's code, backed by
-torch's ShapeEnv with the size in the captured call as its hint. Whatever Python or torch
-decides by the hint becomes a guard. If a guard makes two symbols equal, or makes one a
-number, the function is captured again with fewer symbols (`merged`), so that no type
-contains the old one.
+An input dim that is to be symbolic is a `torch.SymInt` in the user's code, backed by torch's
+ShapeEnv with the size in the captured call as its hint. Whatever Python or torch decides by the
+hint becomes a guard. If a guard makes two symbols equal, or makes one a number, the function is
+captured again with fewer symbols (`merged`), so that no type contains the old one.
 """
 
 # pyright: reportUnknownMemberType=false, reportPrivateUsage=false
@@ -18,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -500,11 +500,12 @@ def _common(one: SizeRange, other: SizeRange) -> SizeRange:
 def _numbers_for_users() -> Generator[None]:
     """Let SymInts act as plain numbers where only a number works: torch refuses to hash a size,
     prints its symbol as text, and treats remainders of floats as integers. The size is settled
-    as that number from then on."""
+    as that number from then on. Sizes of other threads stay as they are."""
     before = [(kind, name, vars(kind).get(name)) for kind, name, _ in _AS_NUMBERS]
+    thread = get_ident()
     try:
         for kind, name, method in _AS_NUMBERS:
-            setattr(kind, name, method)
+            setattr(kind, name, _in_thread(thread, method, getattr(kind, name, None)))
         yield
     finally:
         for kind, name, method in before:
@@ -514,11 +515,22 @@ def _numbers_for_users() -> Generator[None]:
                 setattr(kind, name, method)
 
 
+def _in_thread(thread: int, method: Any, usual: Any) -> Any:
+    """Return `method` for one thread and torch's `usual` method, which may be None, for others."""
+
+    def chosen(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if get_ident() == thread:
+            return method(self, *args, **kwargs)
+        return NotImplemented if usual is None else usual(self, *args, **kwargs)
+
+    return chosen
+
+
 def _shown(plain: type, name: str) -> Any:
     """Return a method that converts to text. Text that torch itself prints settles nothing."""
 
     def method(self: Any, *args: Any) -> str:
-        if sys._getframe(1).f_code.co_filename.startswith(_TORCH):
+        if sys._getframe(2).f_code.co_filename.startswith(_TORCH):
             return str(self.node)
         return getattr(plain(self), name)(*args)
 
@@ -554,7 +566,7 @@ def _divided(kind: Any, name: str, is_swapped: bool) -> Any:
             return NotImplemented
         one, by = (other, self) if is_swapped else (self, other)
         is_known = isinstance(by, int | float) or by.node.has_hint()
-        is_of_user = not sys._getframe(1).f_code.co_filename.startswith(_TORCH)
+        is_of_user = not sys._getframe(2).f_code.co_filename.startswith(_TORCH)
         if is_of_user and is_known and by == 0:
             raise ZeroDivisionError("division by zero")
         if of_floats and any(isinstance(item, float | torch.SymFloat) for item in (one, by)):

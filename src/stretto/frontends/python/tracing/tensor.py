@@ -1,12 +1,11 @@
-"""TracedTensor: the object that the user's code sees in place of a tensor while it is
-traced.
+"""TracedTensor: the object that the user's code sees in place of a tensor while it is traced.
 
-It wraps a FakeTensor (shape, strides, dtype) and refers to an IR value through its storage:
-a storage holds the current value of a base tensor, and a traced tensor is a chain of view
-steps on it. A write through any alias replaces the storage's value, and all aliases see it.
+It wraps a FakeTensor (shape, strides, dtype) and refers to an IR value through its storage: a
+storage holds the current value of a base tensor, and a traced tensor is a chain of view steps on
+it. A write through any alias replaces the storage's value, and all aliases see it.
 
-A traced *number* replaces a Python number of eager code (`.item()`, a loop index, a counter
-that became traced). It is a tensor without dims, and promotes like a number in arithmetic.
+A traced *number* replaces a Python number of eager code (`.item()`, a loop index, a counter that
+became traced). It is a tensor without dims, and promotes like a number in arithmetic.
 """
 
 # pyright: reportPrivateUsage=false

@@ -18,6 +18,7 @@ from enum import Enum, auto
 from types import CodeType, FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -154,6 +155,9 @@ class Tracer:
         self.read_as_found: dict[int, torch.Tensor] = {}
         self.updated: dict[int, torch.Tensor] = {}
         self.written_keys = set[str]()  # of constants that the program writes
+        # NumPy arrays and other buffers, each with a tensor that shares its memory in eager
+        # PyTorch; a function returns the array, or None if it no longer exists.
+        self.arrays: list[tuple[Callable[[], Any], torch.Tensor]] = []
         # The contents of packed weights, by the id of the packed object, with that object.
         self.unpacked: dict[int, Any] = {}
         self.owners: dict[int, Owner] = {}
@@ -496,7 +500,19 @@ class Tracer:
             traced = TracedTensor(fake, storage)
             self.constants[id(tensor)] = Constant(key, tensor, storage, traced, guarded)
             self.constant_tensors[key] = tensor
+            self.note_arrays(tensor, traced)
         return self.constants[id(tensor)].traced
+
+    def note_arrays(self, tensor: torch.Tensor, traced: TracedTensor) -> None:
+        """Record for a traced tensor the arrays whose memory the real one has, as after
+        `torch.from_numpy`."""
+        for reference, _ in list(self.arrays):
+            array = reference()
+            with self.native():
+                place = tensor.data_ptr()
+            known = isinstance(array, np.ndarray)
+            if known and 0 <= place - array.ctypes.data < array.nbytes:
+                self.arrays.append((reference, traced))
 
     def path_of(self, module: nn.Module) -> str:
         """Return the path of a module. A module created during the capture has no path: it is

@@ -1,10 +1,9 @@
-"""Behaviour of Python numbers that 0-d tensors, which represent them in a trace, do not
-have.
+"""Behaviour of Python numbers that 0-d tensors, which represent them in a trace, do not have.
 
 A bool is an int; an int is not rounded when compared with a float; and numbers raise: for a
-division by zero, or a float out of range. An int that does not fit into 64 bits stops the
-run. In the promotion of dtypes a number counts less than a 0-d tensor; with a tensor that
-has dims both count the same.
+division by zero, or a float out of range. An int that does not fit into 64 bits stops the run. In
+the promotion of dtypes a number counts less than a 0-d tensor; with a tensor that has dims both
+count the same.
 """
 
 from __future__ import annotations

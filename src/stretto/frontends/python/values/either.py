@@ -1,9 +1,8 @@
 """Either: a value that is one of several things of different kinds, depending on the run.
 
-After `if t: self.h = x`, an attribute that was None before is a tensor or None. A flag
-tells which one. Every use of such a value is a branch on its flags; in each arm it is one
-of the options. An exception of eager PyTorch for one option is therefore raised when the
-program reaches it.
+After `if t: self.h = x`, an attribute that was None before is a tensor or None. A flag tells which
+one. Every use of such a value is a branch on its flags; in each arm it is one of the options. An
+exception of eager PyTorch for one option is therefore raised when the program reaches it.
 """
 
 from __future__ import annotations

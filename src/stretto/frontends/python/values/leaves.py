@@ -275,12 +275,11 @@ Slot = tuple[Any, ...]
 
 @dataclass(eq=False, slots=True)
 class Carried:
-    """A carried value: its kind, its value before the region, and its value at the end of the
-    body.
+    """A carried value: its kind, its value before the region, and its value at the end of the body.
 
-    `box`: a Python list that becomes a list of the Program; then `init` has its items. `group`:
-    for tensors whose sizes change; tensors of one group keep the same difference in size in
-    every iteration.
+    `box`: a Python list that becomes a list of the Program; then `init` has its items. `group`: for
+    tensors whose sizes change; tensors of one group keep the same difference in size in every
+    iteration.
     """
 
     kind: Kind

@@ -498,14 +498,15 @@ def negation(flag: Value) -> TracedTensor:
 
 def implied(flag: Value, holds: bool) -> dict[Value, bool]:
     """Return the flags whose values follow from `flag` being `holds`, that flag included."""
-    found = {flag: holds}
-    is_and, others = tracer().derived.get(flag, (True, ()))
-    if not is_and:
-        for other in others:
-            found |= implied(other, not holds)
-    elif holds:
-        for other in others:
-            found |= implied(other, True)
+    derived, found, pending = tracer().derived, dict[Value, bool](), [(flag, holds)]
+    while pending:
+        flag, holds = pending.pop()
+        if flag in found:
+            continue
+        found[flag] = holds
+        is_and, others = derived.get(flag, (True, ()))
+        if holds or not is_and:
+            pending += [(other, is_and or not holds) for other in others]
     return found
 
 

@@ -254,10 +254,9 @@ def _is_of_the_call(size: Size) -> bool:
 
 
 def compare_in_run() -> None:
-    """Emit checks for the comparisons of sizes that torch made outside of operators. A C++
-    function that calls several operators, such as `broadcast_tensors`, compares sizes first,
-    and assumes the answers it needs for data-dependent ones. A call whose sizes differ runs in
-    Python."""
+    """Emit checks for the comparisons of sizes that torch made outside of operators. A C++ function
+    that calls several operators, such as `broadcast_tensors`, compares sizes first, and assumes the
+    answers it needs for data-dependent ones. A call whose sizes differ runs in Python."""
     state = tracer()
     for symbol, expression in state.sizes.env.forget_equal(state.symbols):
         dim = state.dim_of(expression)

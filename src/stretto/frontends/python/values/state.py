@@ -1,8 +1,7 @@
 """The user's Python state: all local variables of active frames and everything they contain.
 
-`Snapshot` copies it shallowly per container, so that a branch or a loop body can be traced
-more than once from the same state. Containers keep their identity: they are restored in
-place.
+`Snapshot` copies it shallowly per container, so that a branch or a loop body can be traced more
+than once from the same state. Containers keep their identity: they are restored in place.
 """
 
 from __future__ import annotations
@@ -360,8 +359,7 @@ _HOLDING = (FunctionType, MethodType, partial, type)
 
 
 def held_by(value: Any, local: Collection[int]) -> Iterator[Any]:
-    """Yield the boxes that belong to a function, method or class created by the captured
-    function.
+    """Yield the boxes that belong to a function, method or class created by the captured function.
 
     local: ids of cells that are variables of active calls, which are left out.
     """

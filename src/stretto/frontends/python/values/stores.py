@@ -1,5 +1,4 @@
-"""Mutable locations that are neither containers nor objects with attributes: cells, names,
-slots.
+"""Mutable locations that are neither containers nor objects with attributes: cells, names, slots.
 
 Each has contents by key, like a dict, so that it can be copied, compared and restored.
 """

@@ -1,11 +1,10 @@
 """Texts that show values of the run: `f"step {n}"` where `n` is a traced number.
 
-A `TracedText` holds the pieces of a text and the values that they show. It is no `str`, so
-no C function can read it. A program builds the text itself at each run if it is returned,
-stored, printed or the message of an exception. Comparisons with known texts become
-comparisons of the values (`spelling`). Any other use needs the values as Python numbers
-(`settled`): sizes become numbers by guards, the counter of a loop by unrolling it, all
-others are refused.
+A `TracedText` holds the pieces of a text and the values that they show. It is no `str`, so no C
+function can read it. A program builds the text itself at each run if it is returned, stored,
+printed or the message of an exception. Comparisons with known texts become comparisons of the
+values (`spelling`). Any other use needs the values as Python numbers (`settled`): sizes become
+numbers by guards, the counter of a loop by unrolling it, all others are refused.
 """
 
 from __future__ import annotations

@@ -49,6 +49,7 @@ from stretto.machines.terms import (
     joined,
     literal,
     prefix,
+    scaled,
     total,
     variable,
 )
@@ -147,7 +148,7 @@ class ScalarPrinter(ExpressionPrinter):
     # ---- Positions ---------------------------------------------------------------------------
     def index(self, index: Index) -> Term:
         """Return a position that does not wrap around."""
-        parts = [_scaled(self.atom(atom), factor) for atom, factor in index.terms]
+        parts = [scaled(self.atom(atom), factor) for atom, factor in index.terms]
         return total(*parts, literal(index.const) if index.const else None) or literal(0)
 
     def whole(self, index: Index) -> Term:
@@ -155,7 +156,7 @@ class ScalarPrinter(ExpressionPrinter):
         around."""
         if not index.may_wrap:
             return self.index(index)
-        parts = [_scaled(call("uint64_t", self.atom(atom)), factor) for atom, factor in index.terms]
+        parts = [scaled(call("uint64_t", self.atom(atom)), factor) for atom, factor in index.terms]
         constant = literal(index.const) if index.const else None
         return call("int64_t", total(*parts, constant) or literal(0))
 
@@ -251,10 +252,6 @@ class ScalarPrinter(ExpressionPrinter):
             arms.append(self.expr(arm))
             self.inline -= lazy
         return filled("({} ? {} : {})", condition, *arms)
-
-
-def _scaled(value: Term, factor: int) -> Term:
-    return value if factor == 1 else value * factor
 
 
 def cast_term(value: Term, source: DType, target: DType) -> Term:

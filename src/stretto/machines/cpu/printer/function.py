@@ -108,7 +108,7 @@ def nbytes(size: int | Size, value: Callable[[Reg], Term]) -> Term:
     return ScalarPrinter(ByteNames(value), code.Builder(), inline=1).index(Index.of(size))
 
 
-class UnitPrinter(ControlPrinter[SourceParts]):
+class UnitPrinter(ControlPrinter[SourceParts, Schedule]):
     """Printer of one function; the items of a unit in a leaf are a case of a switch."""
 
     namespace = "stretto::"
@@ -238,22 +238,20 @@ class UnitPrinter(ControlPrinter[SourceParts]):
         self.out.add(code.Guard(call(name, "s", frame, *arguments, *results)))
 
     # ---- Leaves ------------------------------------------------------------------------------
-    def leaf(self, schedule: Schedule) -> None:
+    def leaf(self, body: Schedule) -> None:
         """Print a leaf: items that all units share directly, others as cases of a switch over the
         unit."""
-        is_alike = len(set(schedule.units)) == 1
-        if is_alike and not (
-            schedule.steps and any(isinstance(i, Run | Wait) for i in schedule.units[0])
-        ):
-            self.items(schedule.units[0])
+        is_alike = len(set(body.units)) == 1
+        if is_alike and not (body.steps and any(isinstance(i, Run | Wait) for i in body.units[0])):
+            self.items(body.units[0])
         else:
             with self.out.within(code.Section(head=joined("switch (", UNIT, ")"))):
-                for unit, items in enumerate(schedule.units):
+                for unit, items in enumerate(body.units):
                     with self.out.within(code.Section(head=literal(f"case {unit}:"))):
                         self.items(items)
                         self.out.add(code.Raw(literal("break;")))
-        if schedule.steps:
-            self.out.assign(BASE, schedule.steps, operator="+=")
+        if body.steps:
+            self.out.assign(BASE, body.steps, operator="+=")
             self.publish(BASE)
 
     def publish(self, step: Term) -> None:

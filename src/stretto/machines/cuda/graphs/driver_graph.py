@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 
 from stretto.errors import RunError
-from stretto.machines.cuda.driver import CudaError, Driver, run_error
+from stretto.machines.cuda.driver import ATTRIBUTE_COOPERATIVE, CudaError, Driver, run_error
 from stretto.machines.cuda.graphs.builder import NODE_BYTES, After, GraphNode
 from stretto.machines.cuda.graphs.library import GraphCall
 from stretto.machines.cuda.graphs.store import Pool
@@ -33,8 +33,6 @@ ASSIGN_DEFAULT = 1
 """CU_GRAPH_COND_ASSIGN_DEFAULT: a handle is reset to its default whenever the graph is launched."""
 MEMORY_DEVICE = 2
 """CU_MEMORYTYPE_DEVICE."""
-ATTRIBUTE_COOPERATIVE = 2
-"""CU_LAUNCH_ATTRIBUTE_COOPERATIVE."""
 
 Words = ctypes.Array[ctypes.c_uint64]
 

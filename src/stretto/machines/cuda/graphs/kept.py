@@ -43,9 +43,8 @@ class Hits:
 @dataclass(slots=True)
 class Counts:
     """Usage of graphs so far. made: graphs made. replayed: stretches replayed; as_they_were: those
-    whose graph had all arguments already; patched: launches whose arguments changed; left:
-    unlikely arms, which the host executed. inputs, results: tensors of calls with unchanged
-    addresses."""
+    whose graph had all arguments already; patched: launches whose arguments changed; left: unlikely
+    arms, which the host executed. inputs, results: tensors of calls with unchanged addresses."""
 
     made: int = 0
     replayed: int = 0

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from stretto.device import tree
 from stretto.device.expr import Buffer, Expr, Reg
 from stretto.device.operator import LibraryCall
 from stretto.device.plan import (
@@ -25,30 +26,9 @@ from stretto.device.plan import (
     needs_host,
     unlikely_guard,
 )
-from stretto.device.tree import (
-    Call,
-    For,
-    If,
-    Leaf,
-    Loop,
-    Node,
-    Rotation,
-    Seq,
-    While,
-    children,
-    is_empty,
-    walk,
-)
+from stretto.machines.cuda.graphs import words
 from stretto.machines.cuda.graphs.builder import Arrangements, CaptureError, GraphBuilder, GraphNode
 from stretto.machines.cuda.graphs.library import GraphCall, Refusal
-from stretto.machines.cuda.graphs.words import (
-    Code,
-    CountCells,
-    Operation,
-    counted,
-    predicated_branches,
-    writes,
-)
 from stretto.machines.cuda.launch import Invocation
 
 # ---- Exits: branches of a graph whose unlikely arm the host executes, before it replays the rest.
@@ -72,36 +52,36 @@ class ExitCells:
         return self.numbers + exit_number * word_bytes
 
 
-def graph_walk(node: Node[Action]) -> Iterator[Node[Action]]:
+def graph_walk(node: tree.Node[Action]) -> Iterator[tree.Node[Action]]:
     """Yield the node and everything below it that is in a graph, without unlikely arms."""
     yield node
-    below = (likely_arm(node),) if is_unlikely(node) else children(node)
+    below = (likely_arm(node),) if is_unlikely(node) else tree.children(node)
     for child in below:
         yield from graph_walk(child)
 
 
-def exits_of(nodes: Sequence[Node[Action]]) -> tuple[If[Action], ...]:
+def exits_of(nodes: Sequence[tree.Node[Action]]) -> tuple[tree.If[Action], ...]:
     """Return the branches that leave the graph of some nodes; numbered from 1 on, in this order."""
     return tuple(inner for node in nodes for inner in graph_walk(node) if is_unlikely(inner))
 
 
-def leaves_graph(node: Node[Action]) -> bool:
+def leaves_graph(node: tree.Node[Action]) -> bool:
     return any(map(is_unlikely, graph_walk(node)))
 
 
-def likely_arm(branch: If[Action]) -> Node[Action]:
+def likely_arm(branch: tree.If[Action]) -> tree.Node[Action]:
     return next(arm for guard, arm in arms(branch) if guard != unlikely_guard(branch))
 
 
-def unlikely_arm(branch: If[Action]) -> Node[Action]:
+def unlikely_arm(branch: tree.If[Action]) -> tree.Node[Action]:
     return next(arm for guard, arm in arms(branch) if guard == unlikely_guard(branch))
 
 
-def contains(node: Node[Action], branch: If[Action]) -> bool:
-    return any(inner is branch for inner in walk(node))
+def contains(node: tree.Node[Action], branch: tree.If[Action]) -> bool:
+    return any(inner is branch for inner in tree.walk(node))
 
 
-def place_of(branch: If[Action], sequence: Seq[Action], numbers: Sequence[int]) -> int:
+def place_of(branch: tree.If[Action], sequence: tree.Seq[Action], numbers: Sequence[int]) -> int:
     """Return which of some nodes of a sequence's stretch contains the branch."""
     parts = enqueued_nodes(sequence)
     return next(number for number in numbers if contains(parts[number], branch))
@@ -111,7 +91,7 @@ def rest_of(
     number: int,
     numbers: Sequence[int],
     after: Sequence[Sequence[int]],
-    nodes: Sequence[Node[Action]],
+    nodes: Sequence[tree.Node[Action]],
 ) -> list[int]:
     """Return the nodes of a stretch that follow an exit, of those in `numbers`: nodes that depend
     on it, and other exits, so that no two are taken at once. numbers: in an order that `after`
@@ -156,12 +136,12 @@ class Host(Protocol):
         """Return a bound of a loop: a number, or the register that holds it."""
         ...
 
-    def count_cells(self, condition: Reg) -> CountCells | None:
+    def count_cells(self, condition: Reg) -> words.CountCells | None:
         """Return the cells that count the branches with this condition; None if they are not
         counted."""
         ...
 
-    def loop_cells(self, loop: For[Action]) -> tuple[int, int]:
+    def loop_cells(self, loop: tree.For[Action]) -> tuple[int, int]:
         """Return the addresses of two words for a loop: its position, and its end. All graphs of a
         state use the same ones: they run one after the other."""
         ...
@@ -184,7 +164,7 @@ class Recorded:
     fixed: list[Launch] = field(default_factory=list[Launch])
 
 
-def can_record(node: Node[Action], moving: frozenset[Buffer]) -> bool:
+def can_record(node: tree.Node[Action], moving: frozenset[Buffer]) -> bool:
     """Return True if all of a node can be in a graph. moving: buffers whose place only the
     device knows.
 
@@ -194,11 +174,11 @@ def can_record(node: Node[Action], moving: frozenset[Buffer]) -> bool:
     return all(_can_record(inner, moving) for inner in graph_walk(node))
 
 
-def _can_record(node: Node[Action], moving: frozenset[Buffer]) -> bool:
+def _can_record(node: tree.Node[Action], moving: frozenset[Buffer]) -> bool:
     match node:
-        case Call():
+        case tree.Call():
             return False
-        case Leaf(Library(call)):
+        case tree.Leaf(Library(call)):
             return not needs_host(call) and not any(one in moving for one in call.operands)
         case _:
             return True
@@ -214,7 +194,7 @@ class Recorder:
         host: Host,
         arrangements: Arrangements,
         stream: int,
-        exits: Sequence[If[Action]] = (),
+        exits: Sequence[tree.If[Action]] = (),
         head: Ends = (),
     ) -> None:
         self.exits = exits
@@ -229,7 +209,7 @@ class Recorder:
     def parts(
         self,
         graph: GraphBuilder,
-        node: Seq[Action],
+        node: tree.Seq[Action],
         numbers: Sequence[int],
         begun: Mapping[int, Ends] | None = None,
     ) -> Ends:
@@ -261,7 +241,12 @@ class Recorder:
 
     # ---- leaving the graph -------------------------------------------------------------------
     def _behind_exit(
-        self, graph: GraphBuilder, node: Seq[Action], leaving: int, rest: list[int], after: Ends
+        self,
+        graph: GraphBuilder,
+        node: tree.Seq[Action],
+        leaving: int,
+        rest: list[int],
+        after: Ends,
     ) -> Ends:
         """Add an exit, or a node that contains one, and the rest of the stretch after it."""
         branch = enqueued_nodes(node)[leaving]
@@ -272,15 +257,15 @@ class Recorder:
                 self.parts(inner, node, rest)
             return (made,)
         cells, condition = self.host.exit_cells, self.host.address_of_word(branch.condition)
-        decide = [Operation(Code.TEST, condition)]
+        decide = [words.Operation(words.Code.TEST, condition)]
         if (counts := self.host.count_cells(branch.condition)) is not None:
-            decide += counted(counts)
-        code = Code.UNLESS if unlikely_guard(branch).negated else Code.ALSO
+            decide += words.counted(counts)
+        code = words.Code.UNLESS if unlikely_guard(branch).negated else words.Code.ALSO
         number = next(n for n, one in enumerate(self.exits, start=1) if one is branch)
         decide += [
-            Operation(Code.ALWAYS, 0),
-            Operation(code, condition),
-            Operation(Code.MOVE, cells.left, cells.number(number)),
+            words.Operation(words.Code.ALWAYS, 0),
+            words.Operation(code, condition),
+            words.Operation(words.Code.MOVE, cells.left, cells.number(number)),
         ]
         arm = likely_arm(branch)
         with self._unless_left(graph, after, decide) as (made, inner):
@@ -294,15 +279,15 @@ class Recorder:
 
     @contextmanager
     def _unless_left(
-        self, graph: GraphBuilder, after: Ends, first: Sequence[Operation] = ()
+        self, graph: GraphBuilder, after: Ends, first: Sequence[words.Operation] = ()
     ) -> Generator[tuple[GraphNode, GraphBuilder]]:
         """Add a conditional node for everything that is skipped if the graph was left; yields it
         and its body. first: operations before the word is tested."""
         handle = graph.handle()
         look = [
-            Operation(Code.ALWAYS, 0),
-            Operation(Code.UNLESS, self.host.exit_cells.left),
-            Operation(Code.DECIDE, handle),
+            words.Operation(words.Code.ALWAYS, 0),
+            words.Operation(words.Code.UNLESS, self.host.exit_cells.left),
+            words.Operation(words.Code.DECIDE, handle),
         ]
         decided = self._operations(graph, [*first, *look], after)
         made, inner = graph.conditional(handle, decided, loop=False)
@@ -313,7 +298,11 @@ class Recorder:
         self.head = outer
 
     def rest(
-        self, graph: GraphBuilder, node: Seq[Action], numbers: Sequence[int], branch: If[Action]
+        self,
+        graph: GraphBuilder,
+        node: tree.Seq[Action],
+        numbers: Sequence[int],
+        branch: tree.If[Action],
     ) -> Ends:
         """Add the rest of some nodes of a stretch after the unlikely arm of a branch in them."""
         after, parts = self.arrangements[id(node)].after, enqueued_nodes(node)
@@ -328,20 +317,22 @@ class Recorder:
             return (made,)
         return ends
 
-    def _rest_of_node(self, graph: GraphBuilder, node: Node[Action], branch: If[Action]) -> Ends:
+    def _rest_of_node(
+        self, graph: GraphBuilder, node: tree.Node[Action], branch: tree.If[Action]
+    ) -> Ends:
         """As `rest`, for a node that contains the branch."""
         match node:
-            case Seq():
+            case tree.Seq():
                 order = self.arrangements[id(node)].arrangement.order
                 return self.rest(graph, node, order, branch)
-            case If():
-                (arm,) = (child for child in children(node) if contains(child, branch))
+            case tree.If():
+                (arm,) = (child for child in tree.children(node) if contains(child, branch))
                 return self._rest_of_node(graph, arm, branch)
-            case For(body=body):
+            case tree.For(body=body):
                 handle = graph.handle()
                 ends = self._rest_of_node(graph, body, branch)
                 return self._for_loop(graph, node, handle, self._next(graph, node, handle, ends))
-            case While(body=body):
+            case tree.While(body=body):
                 handle = graph.handle()
                 ends = self._rest_of_node(graph, body, branch)
                 return self._while_loop(graph, node, handle, self._again(graph, node, handle, ends))
@@ -349,39 +340,39 @@ class Recorder:
                 raise TypeError(node)
 
     def _count_predicated(
-        self, graph: GraphBuilder, node: Seq[Action], ends: Mapping[int, Ends]
+        self, graph: GraphBuilder, node: tree.Seq[Action], ends: Mapping[int, Ends]
     ) -> None:
         """Add a node that counts the predicated branches that begin among some parts."""
-        operations: list[Operation] = []
+        operations: list[words.Operation] = []
         registers: set[str] = set()
-        for found in predicated_branches(node):
+        for found in words.predicated_branches(node):
             cells = self.host.count_cells(found.branch.condition)
             if cells is not None and found.number in ends:
                 operations += found.operations(cells, self.host.address_of_word)
                 registers |= found.registers
         parts = enqueued_nodes(node)
-        after = _all(ends[number] for number in ends if writes(parts[number], registers))
+        after = _all(ends[number] for number in ends if words.writes(parts[number], registers))
         self._operations(graph, operations, after or self.head)
 
-    def node(self, graph: GraphBuilder, node: Node[Action], after: Ends) -> Ends:
+    def node(self, graph: GraphBuilder, node: tree.Node[Action], after: Ends) -> Ends:
         """Add one node, after others."""
         match node:
-            case Leaf(Launch() as launch):
+            case tree.Leaf(Launch() as launch):
                 return (self._launch(graph, launch, after),)
-            case Leaf(Library(call)):
+            case tree.Leaf(Library(call)):
                 try:
                     made = self.host.library_call(call)
                     return (graph.library(made, after, (self.stream, *self._lane)),)
                 except CaptureError as error:
                     reason = str(error).strip().partition("\n")[0]
                     raise RefusedCall(Refusal(call, reason)) from error
-            case Seq(items):
+            case tree.Seq(items):
                 return self._sequence(graph, node, after) if items else after
-            case If(condition, then, orelse):
+            case tree.If(condition, then, orelse):
                 return self._branch(graph, condition, (then, orelse), after)
-            case While():
+            case tree.While():
                 return self._while(graph, node, after)
-            case For():
+            case tree.For():
                 return self._for(graph, node, after)
             case _:
                 raise TypeError(node)
@@ -394,7 +385,7 @@ class Recorder:
             self.made.launches.append((launch, made))
         return made
 
-    def _sequence(self, graph: GraphBuilder, node: Seq[Action], after: Ends) -> Ends:
+    def _sequence(self, graph: GraphBuilder, node: tree.Seq[Action], after: Ends) -> Ends:
         outer, self.head = self.head, after
         ends = self.parts(graph, node, self.arrangements[id(node)].arrangement.order)
         self.head = outer
@@ -402,16 +393,16 @@ class Recorder:
 
     # ---- control -----------------------------------------------------------------------------
     def _branch(
-        self, graph: GraphBuilder, condition: Reg, arms: Sequence[Node[Action]], after: Ends
+        self, graph: GraphBuilder, condition: Reg, arms: Sequence[tree.Node[Action]], after: Ends
     ) -> Ends:
-        operations = [Operation(Code.TEST, self.host.address_of_word(condition))]
+        operations = [words.Operation(words.Code.TEST, self.host.address_of_word(condition))]
         if (cells := self.host.count_cells(condition)) is not None:
-            operations += counted(cells)
-        taken: list[tuple[int, Node[Action]]] = []
-        for code, arm in zip((Code.DECIDE, Code.REFUSE), arms, strict=True):
+            operations += words.counted(cells)
+        taken: list[tuple[int, tree.Node[Action]]] = []
+        for code, arm in zip((words.Code.DECIDE, words.Code.REFUSE), arms, strict=True):
             if not is_empty(arm):
                 taken.append((graph.handle(), arm))
-                operations.append(Operation(code, taken[-1][0]))
+                operations.append(words.Operation(code, taken[-1][0]))
         if not taken:
             return after
         decided = self._operations(graph, operations, after)
@@ -422,14 +413,14 @@ class Recorder:
             ends.append(node)
         return tuple(ends)
 
-    def _while(self, graph: GraphBuilder, node: While[Action], after: Ends) -> Ends:
+    def _while(self, graph: GraphBuilder, node: tree.While[Action], after: Ends) -> Ends:
         handle = graph.handle()
         head = self.node(graph, node.head, after)
         tested = self._operations(graph, self._holds(node, handle), head)
         return self._while_loop(graph, node, handle, tested)
 
     def _while_loop(
-        self, graph: GraphBuilder, node: While[Action], handle: int, tested: Ends
+        self, graph: GraphBuilder, node: tree.While[Action], handle: int, tested: Ends
     ) -> Ends:
         """Add the loop, whose handle is set already."""
         made, inner = graph.conditional(handle, tested, loop=True)
@@ -439,7 +430,9 @@ class Recorder:
         self._depth -= 1
         return (made,)
 
-    def _again(self, graph: GraphBuilder, node: While[Action], handle: int, after: Ends) -> Ends:
+    def _again(
+        self, graph: GraphBuilder, node: tree.While[Action], handle: int, after: Ends
+    ) -> Ends:
         """End an iteration: rotate the buffers; the head decides whether there is another
         iteration."""
         turned = self._turned(node.rotate)
@@ -453,16 +446,16 @@ class Recorder:
             after = self.node(graph, node.head, after)
         return self._operations(graph, self._holds(node, handle), after)
 
-    def _holds(self, node: While[Action], handle: int) -> list[Operation]:
-        test = Operation(Code.TEST, self.host.address_of_word(node.condition))
-        return [test, *self._left(node), Operation(Code.DECIDE, handle)]
+    def _holds(self, node: tree.While[Action], handle: int) -> list[words.Operation]:
+        test = words.Operation(words.Code.TEST, self.host.address_of_word(node.condition))
+        return [test, *self._left(node), words.Operation(words.Code.DECIDE, handle)]
 
-    def _left(self, loop: Loop[Action]) -> list[Operation]:
+    def _left(self, loop: tree.Loop[Action]) -> list[words.Operation]:
         """Return operations that end a loop if the graph was left; none if it has no exits."""
         leaves = leaves_graph(loop)
-        return [Operation(Code.UNLESS, self.host.exit_cells.left)] if leaves else []
+        return [words.Operation(words.Code.UNLESS, self.host.exit_cells.left)] if leaves else []
 
-    def _for(self, graph: GraphBuilder, node: For[Action], after: Ends) -> Ends:
+    def _for(self, graph: GraphBuilder, node: tree.For[Action], after: Ends) -> Ends:
         """Add a loop. The position is counted in a separate cell, so that after the loop the
         index's word still has the value of the last iteration."""
         handle = graph.handle()
@@ -471,44 +464,46 @@ class Recorder:
         begun = self._operations(graph, [*begin, *self._position(node, handle)], after)
         return self._for_loop(graph, node, handle, begun)
 
-    def _for_loop(self, graph: GraphBuilder, node: For[Action], handle: int, begun: Ends) -> Ends:
+    def _for_loop(
+        self, graph: GraphBuilder, node: tree.For[Action], handle: int, begun: Ends
+    ) -> Ends:
         """Add the loop, whose handle is set already."""
         made, inner = graph.conditional(handle, begun, loop=True)
         self._next(inner, node, handle, self._body(inner, node.body))
         return (made,)
 
-    def _next(self, graph: GraphBuilder, node: For[Action], handle: int, after: Ends) -> Ends:
+    def _next(self, graph: GraphBuilder, node: tree.For[Action], handle: int, after: Ends) -> Ends:
         """End an iteration: rotate the buffers, and advance the position."""
         at, _ = self.host.loop_cells(node)
-        further = [*self._turned(node.rotate), Operation(Code.ADD, at, node.step)]
+        further = [*self._turned(node.rotate), words.Operation(words.Code.ADD, at, node.step)]
         if leaves_graph(node):
             with self._unless_left(graph, after) as (made, inner):
                 self._operations(inner, further, ())
             after, further = (made,), []
         return self._operations(graph, [*further, *self._position(node, handle)], after)
 
-    def _position(self, node: For[Action], handle: int) -> list[Operation]:
+    def _position(self, node: tree.For[Action], handle: int) -> list[words.Operation]:
         """Return operations that test whether there is an iteration at the position, and if so set
         the index."""
         at, last = self.host.loop_cells(node)
         return [
-            Operation(Code.LESS if node.step > 0 else Code.MORE, at, last),
+            words.Operation(words.Code.LESS if node.step > 0 else words.Code.MORE, at, last),
             *self._left(node),
-            Operation(Code.MOVE, self.host.address_of_word(node.index), at),
-            Operation(Code.DECIDE, handle),
+            words.Operation(words.Code.MOVE, self.host.address_of_word(node.index), at),
+            words.Operation(words.Code.DECIDE, handle),
         ]
 
-    def _set(self, cell: int, bound: Expr) -> Operation:
+    def _set(self, cell: int, bound: Expr) -> words.Operation:
         found = self.host.number_or_register(bound)
         if isinstance(found, Reg):
-            return Operation(Code.COPY, cell, self.host.address_of_word(found))
-        return Operation(Code.STORE, cell, found)
+            return words.Operation(words.Code.COPY, cell, self.host.address_of_word(found))
+        return words.Operation(words.Code.STORE, cell, found)
 
-    def _turned(self, rotate: Rotation) -> list[Operation]:
+    def _turned(self, rotate: tree.Rotation) -> list[words.Operation]:
         place = self.host.address_of_place
-        return [Operation(Code.SWAP, place(a), place(b)) for a, b in rotate]
+        return [words.Operation(words.Code.SWAP, place(a), place(b)) for a, b in rotate]
 
-    def _body(self, graph: GraphBuilder, node: Node[Action]) -> Ends:
+    def _body(self, graph: GraphBuilder, node: tree.Node[Action]) -> Ends:
         outer, self.head = self.head, ()
         self._depth += 1
         ends = self.node(graph, node, ())
@@ -517,11 +512,16 @@ class Recorder:
         return ends
 
     def _operations(
-        self, graph: GraphBuilder, operations: Sequence[Operation], after: Ends
+        self, graph: GraphBuilder, operations: Sequence[words.Operation], after: Ends
     ) -> Ends:
         if not operations:
             return after
         return (graph.words(operations, self.host.control, after),)
+
+
+def is_empty(node: tree.Node[Action]) -> bool:
+    """Return True if a node does nothing."""
+    return isinstance(node, tree.Seq) and all(map(is_empty, tree.children(node)))
 
 
 def _all(ends: Iterable[Ends]) -> Ends:

@@ -238,8 +238,7 @@ def _first_limit(memory: int) -> int:
 def graph_memory() -> tuple[GraphMemory, ...]:
     """Return the memory of the captured graphs of this process, of all programs, by device.
 
-    Graphs are made by calls with `Options(enqueue="graph")`; a device without any is not
-    listed.
+    Graphs are made by calls with `Options(enqueue="graph")`; a device without any is not listed.
     """
     with _PROCESS.lock:
         stores = list(_PROCESS.stores.values())
@@ -247,12 +246,11 @@ def graph_memory() -> tuple[GraphMemory, ...]:
 
 
 def limit_graph_memory(nbytes: int) -> None:
-    """Set the limit in bytes of captured graphs of this process, on each device that has some.
-    It replaces `$STRETTO_GRAPH_BYTES`, and the default of 1 GiB or a 16th of the device's
-    memory.
+    """Set the limit in bytes of captured graphs of this process, on each device that has some. It
+    replaces `$STRETTO_GRAPH_BYTES`, and the default of 1 GiB or a 16th of the device's memory.
 
-    If the limit is exceeded, graphs are dropped when the next one is made. Raises ValueError
-    unless `nbytes` is an int of at least 0.
+    If the limit is exceeded, graphs are dropped when the next one is made. Raises ValueError unless
+    `nbytes` is an int of at least 0.
     """
     if type(nbytes) is not int or nbytes < 0:
         raise ValueError(f"the limit must be a number of bytes, not {nbytes!r}")

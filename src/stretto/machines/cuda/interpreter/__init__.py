@@ -19,6 +19,7 @@ from torch import Tensor
 
 from stretto.errors import RunError, SourceLocation
 from stretto.extending.triton_source import located
+from stretto.machines.cuda.costs import WARP
 from stretto.machines.cuda.interpreter.memory import (
     Array,
     Buffer,
@@ -26,7 +27,7 @@ from stretto.machines.cuda.interpreter.memory import (
     OutOfBounds,
     Watch,
 )
-from stretto.machines.cuda.interpreter.races import WARP, Dependences, Race, UnitAccesses
+from stretto.machines.cuda.interpreter.races import Dependences, Race, UnitAccesses
 from stretto.machines.cuda.printer.source import ENTRY, ERROR, PROGRESS, Parameter, TritonSource
 from stretto.machines.cuda.toolchain import file_name, require_greenlet, require_triton
 from stretto.runtime.results import DeadlockError

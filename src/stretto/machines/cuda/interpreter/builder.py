@@ -280,7 +280,7 @@ class SharedMemory:
 
 
 class SharedLanguage:
-    """Replacements of the functions in printer/parts/shared.py that are assembly. memories: by
+    """Replacements of the functions in printer/library/shared.py that are assembly. memories: by
     unit. unit: the one that is running."""
 
     def __init__(self, builder: Builder, memories: Sequence[SharedMemory]) -> None:

@@ -107,7 +107,6 @@ class _Function:
         return found
 
 
-WARP = 32
 _AGAINST: dict[Kind, tuple[Kind, ...]] = {
     "read": ("written", "changed atomically"),
     "written": ("written", "read", "changed atomically"),

@@ -1,28 +1,47 @@
-"""The parts of buffers that the statements of a program access.
+"""Parts of buffers that the statements of a program access, in terms of its registers.
 
 For a kernel it matters where its text has barriers: accesses before the first one may conflict with
 what the unit did earlier, accesses after the last one with what follows.
+
+A box has a range for each dim of a buffer. Unlike those of `device/regions.py`, the ends of a range
+may depend on registers, so that an item appended at position `n` is known to be after the items 0
+.. n - 1. The ends are stated in terms of current register values: when a register changes, the ends
+of earlier accesses are rewritten (`rewritten`).
+
+Positions outside of a buffer are never touched: they are proved to be in range, or checked, or
+masked off. So arithmetic of positions may be compared as if it did not wrap around.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from stretto.device.expr import Buffer
-from stretto.device.operator import Combine, Kernel
-from stretto.machines import statements as code
-from stretto.machines.cuda.printer.extents import (
-    Box,
-    Shape,
-    access_box,
-    covers,
-    may_meet,
-    stage_ranges,
+from stretto.device.expr import Access as Element
+from stretto.device.expr import (
+    Buffer,
+    Dynamic,
+    Expr,
+    Extent,
+    Index,
+    Reg,
+    Substitution,
+    Var,
+    strides,
+    substitute_index,
 )
+from stretto.device.operator import Combine, Kernel, Span, Stage
+from stretto.device.ranges import Range, range_of
+from stretto.ir.size_bounds import at_most
+from stretto.ir.sizes import Quantity
+from stretto.ir.types import DType
+from stretto.machines import statements as code
 from stretto.machines.cuda.printer.kernel import TritonKernel
-from stretto.machines.cuda.printer.registers import Registers
+from stretto.machines.cuda.printer.registers import Change, Registers
 from stretto.machines.cuda.printer.scalar import BARRIER
+
+Shape = tuple[Extent, ...]
+Box = tuple[Range, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +60,21 @@ class Access:
             return False
         if self.box is None or other.box is None:
             return self.box is None
-        return self.shape == other.shape and covers(self.box, other.box)
+        return self.shape == other.shape and all(
+            (a.low is None or (b.low is not None and at_most(a.low, b.low)))
+            and (a.last is None or (b.last is not None and at_most(b.last, a.last)))
+            for a, b in zip(self.box, other.box, strict=True)
+        )
 
-    def may_meet(self, other: Access, registers: Registers) -> bool:
+    def may_overlap(self, other: Access, registers: Registers) -> bool:
         """Return True if both may touch the same element, provided the buffers are the same."""
         if self.box is None or other.box is None:
             return True
-        return may_meet(self.box, self.shape, other.box, other.shape, registers)
+        if self.shape == other.shape:
+            pairs = [*zip(self.box, other.box, strict=True)]
+        else:
+            pairs = [(_span(self.box, self.shape), _span(other.box, other.shape))]
+        return not any(_precedes(*sides, registers) for x, y in pairs for sides in ((x, y), (y, x)))
 
 
 Accesses = frozenset[Access]
@@ -57,13 +84,12 @@ Accesses = frozenset[Access]
 class KernelAccesses:
     """Accesses of a kernel's tasks around the barriers in its text.
 
-    before: what a task may touch before its first barrier; behind: what it may touch after its last
-    one. passes: True if every path through its text has a barrier.
+    always_has_barrier: True if every path through its text has one.
     """
 
-    before: Accesses
-    behind: Accesses
-    passes: bool
+    before_first_barrier: Accesses
+    after_last_barrier: Accesses
+    always_has_barrier: bool
 
 
 def kernel_accesses(kernel: Kernel, text: TritonKernel) -> KernelAccesses:
@@ -72,34 +98,27 @@ def kernel_accesses(kernel: Kernel, text: TritonKernel) -> KernelAccesses:
     after the barriers."""
     everything = frozenset(_stage_accesses(kernel))
     if any(stage.operator.combine is Combine.KERNEL for stage in kernel.stages):
-        return KernelAccesses(everything, everything, passes=False)  # the user's text is not known
-    way = _Way()
+        # The user's text is not known.
+        return KernelAccesses(everything, everything, always_has_barrier=False)
+    way = _PathWalk()
     is_open, behind = way.through(text.function.body, True, frozenset())
 
     def those(found: set[Place] | frozenset[Place]) -> Accesses:
         return frozenset(one for one in everything if (one.buffer, one.writes) in found)
 
     if UNKNOWN in way.before | behind:
-        return KernelAccesses(everything, everything, passes=not is_open)
-    return KernelAccesses(those(way.before), those(behind), passes=not is_open)
+        return KernelAccesses(everything, everything, always_has_barrier=not is_open)
+    return KernelAccesses(those(way.before), those(behind), always_has_barrier=not is_open)
 
 
 def _stage_accesses(kernel: Kernel) -> Iterator[Access]:
     for stage in kernel.stages:
         operator, ranges = stage.operator, stage_ranges(stage, kernel)
         for load in operator.reads():
-            yield _access(
-                load.access.buffer, False, load.access.shape, access_box(load.access, ranges)
-            )
-        out = operator.out
-        box = access_box(out, ranges)
-        yield _access(out.buffer, True, out.shape, box)
+            yield boxed(load.access, False, ranges)
+        yield boxed(operator.out, True, ranges)
         if operator.accumulate:
-            yield _access(out.buffer, False, out.shape, box)
-
-
-def _access(buffer: Buffer, writes: bool, shape: Shape, box: Box) -> Access:
-    return Access(buffer, writes, shape, box)
+            yield boxed(operator.out, False, ranges)
 
 
 Place = tuple[Buffer | None, bool]
@@ -109,7 +128,7 @@ UNKNOWN: Place = (None, True)
 
 
 @dataclass(slots=True)
-class _Way:
+class _PathWalk:
     """A walk over all paths through the text of a task. before: what some path touches before any
     barrier."""
 
@@ -147,10 +166,262 @@ class _Way:
 def _places(statement: code.Statement) -> Iterator[Place]:
     """Yield what a statement itself touches, without the statements nested in it."""
     yield from ((buffer, False) for buffer in code.reads(statement))
-    match statement:
-        case code.Store(Buffer() as buffer):
-            yield buffer, True
-        case code.Store() | code.Do() | code.Raw() | code.Call() | code.Run():
-            yield UNKNOWN
-        case _:
-            pass
+    yield from ((buffer, True) for buffer in code.writes(statement))
+
+
+# ---- boxes ----
+def _precedes(one: Range, other: Range, registers: Registers) -> bool:
+    """Return True if a range surely ends before the beginning of another one."""
+    if one.last is None or other.low is None:
+        return False
+    return registers.at_most(one.last + 1, other.low)
+
+
+def widened(old: Box, new: Box) -> Box:
+    """Return a box that contains both. An end at which `new` is or may be larger becomes unknown,
+    so that a fixpoint over a loop is reached soon."""
+    return tuple(
+        Range(
+            a.low if a.low is not None and b.low is not None and at_most(a.low, b.low) else None,
+            a.last
+            if a.last is not None and b.last is not None and at_most(b.last, a.last)
+            else None,
+        )
+        for a, b in zip(old, new, strict=True)
+    )
+
+
+def known_ends(box: Box) -> int:
+    """Return the number of ends of a box that are known."""
+    return sum((one.low is not None) + (one.last is not None) for one in box)
+
+
+def rewritten(box: Box, changed: Reg, lookup: Substitution | None) -> Box:
+    """Substitute a changed register in a box; if `lookup` is None, ends that depend on it become
+    unknown."""
+
+    def end(index: Index) -> Index | None:
+        if all(a != changed for a in index.atoms()):
+            return index
+        return None if lookup is None else substitute_index(index, lookup)
+
+    return tuple(one.map(end) for one in box)
+
+
+def _span(box: Box, shape: Shape) -> Range:
+    """Return the range from the first to the last element, counted from the start of the buffer."""
+    low, last = Index(), Index()
+    for one, extent, stride in zip(box, shape, strides(shape), strict=True):
+        low = low + (Index() if one.low is None else one.low) * stride
+        if one.last is None and isinstance(extent, Reg):
+            return Range(low)
+        last = last + (Index.of(extent) - 1 if one.last is None else one.last) * stride
+    return Range(low, last)
+
+
+def stage_ranges(stage: Stage, kernel: Kernel) -> tuple[Range, ...]:
+    """Return the ranges of the iteration variables of a stage, over all tasks of its kernel."""
+    operator = stage.operator
+    box = (_span_range(span, kernel) for span in stage.box)
+    return (*box, *(Range(Index(), Index.of(extent) - 1) for extent in operator.reduce))
+
+
+def _span_range(span: Span, kernel: Kernel) -> Range:
+    extent = span.extent if span.grid is None else kernel.grid[span.grid].extent
+    return Range(Index(const=span.offset), Index.of(extent) + (span.offset - 1))
+
+
+def boxed(access: Element, writes: bool, ranges: Sequence[Range]) -> Access:
+    """Return the part of a buffer that is touched while variables have these ranges."""
+    pairs = zip(access.index, access.shape, strict=True)
+    box = tuple(_clipped(index_range(index, ranges), extent) for index, extent in pairs)
+    return Access(access.buffer, writes, access.shape, box)
+
+
+def _clipped(found: Range, extent: Extent) -> Range:
+    """Drop positions that are surely outside of the dim."""
+    low, last = found.low, found.last
+    low = Index() if low is not None and at_most(low, 0) else low
+    if last is not None and not isinstance(extent, Reg) and at_most(extent, last + 1):
+        last = Index.of(extent) - 1
+    return Range(low, last)
+
+
+def index_range(index: Index, ranges: Sequence[Range]) -> Range:
+    """Return the range from the smallest to the largest value of an index."""
+
+    def lookup(quantity: Quantity) -> Range:
+        match quantity:
+            case Var(number):
+                return ranges[number]
+            case Dynamic():
+                return Range()
+            case _:
+                return Range.of(Index.of(quantity))
+
+    return range_of(index, lookup)
+
+
+# ---- Accesses of the units since their last barrier, and facts about registers.
+#
+# A `Touched` belongs to one point in the text of a function. It is rewritten over assignments,
+# since the parts of buffers are stated in terms of current registers; it is joined where paths
+# join; and it is translated at calls and returns.
+
+
+FRAMES = Buffer("frames of callees", DType.U8, (), "frames")
+"""Pseudo-buffer: the memory after the frame of an activation, where the frames of its
+callees are."""
+OWN_FRAMES = Buffer("frames from here", DType.U8, (), "frames")
+"""Pseudo-buffer: the same, including the frame of the activation itself."""
+STACK_READ, STACK_WRITTEN = Access(None, False), Access(None, True)
+
+Units = Mapping[Access, int]
+"""By access, the units that may have made it since their last barrier, as bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Accesses and facts at one point. Boxes are stated in terms of registers without a known
+    value."""
+
+    units: Units = field(default_factory=dict[Access, int])
+    registers: Registers = field(default_factory=Registers)
+
+    def plus(self, accesses: Iterable[Access], units: int) -> Touched:
+        found = dict(self.units)
+        for access in accesses:
+            found[access] = found.get(access, 0) | units
+        return replace(self, units=found)
+
+    def without(self, units: int) -> Touched:
+        """Return what remains after a barrier of these units."""
+        left = {one: others & ~units for one, others in self.units.items() if others & ~units}
+        return replace(self, units=left)
+
+    def joined(self, other: Touched) -> Touched:
+        """Join two paths."""
+        registers = self.registers.joined(other.registers)
+        mine, theirs = self._relative_to_lengths(other), other._relative_to_lengths(self)
+        return Touched(_union(mine, theirs), registers)
+
+    def _relative_to_lengths(self, other: Touched) -> Units:
+        """Restate single positions that only this path has. If a register is one number here and
+        another one there, a constant position is restated relative to it: if the register is
+        the length of a list, its last item is then the last one on both paths."""
+        for register, value in self.registers.values.items():
+            theirs = other.registers.values.get(register)
+            if theirs is not None and theirs != value and theirs.is_const and value.is_const:
+                back = Index.of(register) - value
+                return {
+                    one if one in other.units else _from_end(one, back): units
+                    for one, units in self.units.items()
+                }
+        return self.units
+
+    def contains(self, other: Touched) -> bool:
+        """Return True if `other`, the end of an iteration, adds nothing."""
+        return not _news(self.units, other.units) and self.registers.contains(other.registers)
+
+    def grown(self, other: Touched, turn: int) -> Touched:
+        """Return the head of a loop, of which iteration number `turn` ends with `other`."""
+        news = _news(self.units, other.units)
+        if turn < _TURNS_EXACT:
+            registers = self.registers.joined(other.registers)
+            return Touched(_union(self.units, news), registers)
+        if turn < _TURNS_WIDENED:
+            news = _widened(self.units, news)
+        else:
+            news = {replace(one, shape=(), box=None): units for one, units in news.items()}
+        return Touched(_union(self.units, news), self.registers.grown(other.registers))
+
+    def in_known_terms(self, access: Access) -> Access:
+        """Restate an access by current registers in terms of those without a known value."""
+        if access.box is None:
+            return access
+        box = tuple(part.map(self.registers.known) for part in access.box)
+        return replace(access, box=box)
+
+    def varying(self, registers: Iterable[Reg]) -> Touched:
+        """Drop the values of registers that a loop changes before its first iteration, so that its
+        accesses are stated as in the other iterations."""
+        gone = {*registers}
+        values = {r: value for r, value in self.registers.values.items() if r not in gone}
+        return replace(self, registers=replace(self.registers, values=values))
+
+    def assigned(self, register: Reg, expr: Expr | None) -> Touched:
+        """Return the state after an assignment. expr: None if the value is not known."""
+        registers, changes = self.registers.assigned(register, expr)
+        units = self.units
+        for change in changes:
+            units = _changed(units, change)
+        return Touched(units, registers)
+
+    def renamed(self, trades: Mapping[Buffer, Buffer]) -> Touched:
+        """Return the state after a trade of addresses: names now refer to each other's memory."""
+        units: dict[Access, int] = {}
+        for one, found in self.units.items():
+            buffer = one.buffer
+            if buffer is not None and buffer in trades:
+                one = replace(one, buffer=trades[buffer])
+            units[one] = units.get(one, 0) | found
+        return replace(self, units=units)
+
+
+NOTHING = Touched()
+_TURNS_EXACT, _TURNS_WIDENED = 2, 8
+"""Iterations of a loop that are analysed exactly, and those until which boxes are retained (after
+that, whole buffers)."""
+
+
+def _from_end(one: Access, back: Index) -> Access:
+    if not one.box:
+        return one
+    first, *others = one.box
+    if first.single is None or not first.single.is_const:
+        return one
+    return replace(one, box=(Range.of(first.single + back), *others))
+
+
+def _changed(units: Units, change: Change) -> Units:
+    found: dict[Access, int] = {}
+    for one, others in units.items():
+        if one.box is not None:
+            one = replace(one, box=rewritten(one.box, change.register, change.substitution))
+        found[one] = found.get(one, 0) | others
+    return found
+
+
+def _union(first: Units, second: Units) -> Units:
+    keys = first.keys() | second.keys()
+    return {key: first.get(key, 0) | second.get(key, 0) for key in keys}
+
+
+def _news(known: Units, found: Units) -> Units:
+    """Return what `found` has and `known` does not cover."""
+    news: dict[Access, int] = {}
+    for access, units in found.items():
+        if units & ~known.get(access, 0):
+            for other, others in known.items():
+                if other.covers(access):
+                    units &= ~others
+            if units:
+                news[access] = units
+    return news
+
+
+def _widened(known: Units, news: Units) -> Units:
+    """Replace each new access by a box that extends a known one to all positions it may still grow
+    into."""
+    found: dict[Access, int] = {}
+    for access, units in news.items():
+        best, most = access, 0
+        for other in known:
+            if access.box is None or other.box is None or access.shape != other.shape:
+                continue
+            if (other.buffer, other.writes) == (access.buffer, access.writes):
+                box = widened(other.box, access.box)
+                if known_ends(box) > most:
+                    best, most = replace(access, box=box), known_ends(box)
+        found[best] = found.get(best, 0) | units
+    return found

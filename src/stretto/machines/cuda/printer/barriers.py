@@ -1,4 +1,4 @@
-"""Insert block barriers between statements whose threads may conflict in memory.
+"""Insert block barriers between steps whose threads may conflict in memory.
 
 The threads of a unit run independently. Where one reads what another has written, or overwrites
 what another reads, a barrier is needed in between. Waits and signals contain one, and so do many
@@ -6,15 +6,15 @@ kernels. Where there is none, this pass adds one, as late as possible.
 
     before                     after
       run k_sum: writes a        run k_sum: writes a
-      n = tl.load(a)             tl.debug_barrier()
-      run k_scale: writes b      n = tl.load(a)
+      n = a[0]                   barrier
+      run k_scale: writes b      n = a[0]
       run k_zero: writes a       run k_scale: writes b
-                                 tl.debug_barrier()
+                                 barrier
                                  run k_zero: writes a
 
-A data-flow walk over branches, loops and calls tracks what each unit may have touched since its
-last barrier (`touched.py`), by parts of buffers (`extents.py`). Tasks of one kernel do not
-conflict: they write different elements.
+A data-flow analysis of the control trees tracks what each unit may have touched since its last
+barrier, by parts of buffers (`accesses.py`). Tasks of one kernel do not conflict: they write
+different elements.
 
 A call writes to the stack and its return reads from it, so there is always a barrier between the
 two: whatever the caller touched before the call is ordered before whatever follows it.
@@ -23,32 +23,94 @@ two: whatever the caller touched before the call is ordered before whatever foll
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from stretto.device.expr import Buffer, Expr, Index, Position, Reg
+from stretto.device import tree
+from stretto.device.aliases import IN_FRAMES, Aliasing, aliasing_of
+from stretto.device.analyses import awaited_ends, has_end, has_waits
+from stretto.device.expr import Apply, Buffer, Expr, Index, Position, Reg, loads
+from stretto.device.flow import Flow, Loop
 from stretto.device.operator import Kernel
-from stretto.machines import statements as code
+from stretto.device.program import DeviceProgram, Schedule
+from stretto.ir.types import DType
 from stretto.machines.cuda.printer.accesses import (
-    Access,
-    Accesses,
-    KernelAccesses,
-    kernel_accesses,
-)
-from stretto.machines.cuda.printer.kernel import TritonKernel
-from stretto.machines.cuda.printer.registers import Registers
-from stretto.machines.cuda.printer.scalar import BARRIER
-from stretto.machines.cuda.printer.sharing import IN_FRAMES, Sharing
-from stretto.machines.cuda.printer.touched import (
     FRAMES,
     NOTHING,
     OWN_FRAMES,
     STACK_READ,
     STACK_WRITTEN,
+    Access,
+    Accesses,
+    KernelAccesses,
     Touched,
+    kernel_accesses,
 )
+from stretto.machines.cuda.printer.kernel import TritonKernel
+from stretto.machines.cuda.printer.registers import Registers
+from stretto.schedule.merge import RunStep, SignalStep, StatementStep, Step, WaitStep, merge
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class EndStep:
+    """The end of a leaf: every unit advances by `steps`, and the `awaited` ones publish that."""
+
+    steps: int
+    awaited: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierStep:
+    """A barrier of the threads of every unit."""
+
+
+BARRIER_STEP = BarrierStep()
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A leaf as it is printed: what all units go through in this order."""
+
+    items: tuple[Step | EndStep | BarrierStep, ...]
+
+    @property
+    def statements(self) -> tuple[tree.Let | tree.Check, ...]:
+        return tuple(step.item for step in self.items if isinstance(step, StatementStep))
+
+
+BARRIER_LEAF = tree.Leaf(Steps((BARRIER_STEP,)))
+Functions = dict[str, tree.TreeFunction[Steps]]
+
+
+def merged_leaves(program: DeviceProgram) -> Functions:
+    """Return the functions of a program with the steps of all units merged in each leaf."""
+    awaited = awaited_ends(program)
+
+    def steps(schedule: Schedule) -> Steps:
+        found = merge(schedule)
+        if not has_end(schedule):
+            return Steps(found)
+        return Steps((*found, EndStep(schedule.steps, awaited[id(schedule)])))
+
+    return {f.name: f.with_body(tree.map_leaves(f.body, steps)) for f in program.tree.functions}
+
+
+def with_barriers(
+    program: DeviceProgram, functions: Functions, texts: Mapping[str, TritonKernel]
+) -> Functions:
+    """Return the functions of a program with barriers. texts: the printed kernels.
+
+    What may have been touched at the entry and exit of each function is propagated through calls
+    to a fixpoint, twice: in the first round the accesses of callees are not known yet, so barriers
+    that order other accesses are still missing.
+    """
+    accessed = ProgramAccesses(program, texts)
+    found = accessed.followed({n: Barriers(accessed, f) for n, f in functions.items()})
+    if len(functions) > 1:
+        accessed.entries.clear()
+        found = accessed.followed({n: Barriers(accessed, f) for n, f in functions.items()})
+    return {name: functions[name].with_body(body) for name, body in found.items()}
+
+
 class ProgramAccesses:
     """State that the functions of a program share.
 
@@ -57,14 +119,25 @@ class ProgramAccesses:
     round has added something.
     """
 
-    every: int
-    kernels: Mapping[str, Kernel]
-    texts: Mapping[str, TritonKernel]
-    sharings: Mapping[str, Sharing]
-    entries: dict[str, Touched] = field(default_factory=dict[str, Touched])
-    exits: dict[str, Touched] = field(default_factory=dict[str, Touched])
-    changed: bool = False
-    _known: dict[str, KernelAccesses] = field(default_factory=dict[str, KernelAccesses])
+    def __init__(self, program: DeviceProgram, texts: Mapping[str, TritonKernel]) -> None:
+        self.units = program.units
+        self.every = (1 << program.units) - 1
+        self.has_waits = has_waits(program)
+        self.kernels: Mapping[str, Kernel] = {kernel.name: kernel for kernel in program.kernels}
+        self.texts = texts
+        self.aliasing: Mapping[str, Aliasing] = aliasing_of(program)
+        self.entries: dict[str, Touched] = {}
+        self.exits: dict[str, Touched] = {}
+        self.changed = False
+        self._known: dict[str, KernelAccesses] = {}
+
+    def followed(self, analyses: Mapping[str, Barriers]) -> dict[str, tree.Node[Steps]]:
+        """Analyse all functions until nothing changes; return their bodies."""
+        while True:
+            self.changed = False
+            found = {name: analysis.placed(name) for name, analysis in analyses.items()}
+            if not self.changed:
+                return found
 
     def kernel(self, name: str) -> KernelAccesses:
         """Return the accesses of a kernel (computed once)."""
@@ -80,155 +153,165 @@ class ProgramAccesses:
         known[function] = after
 
 
-@dataclass(slots=True)
-class Barriers:
-    """Places barriers in the statements of one function.
+class Barriers(Flow[Steps, Steps, Touched]):
+    """Places barriers in one function.
 
-    buffers: by variable, the buffer whose address it holds. registers: by variable, the register
-    that it holds. entries: by the id of a loop, what may have been touched before an iteration, as
-    far as the fixpoint iteration has found.
+    counters: by the id of a loop, pseudo-registers for its counter and the end of its range, which
+    are evaluated before it. changing: the registers that a loop assigns. heads: what may have been
+    touched before an iteration of a loop, as far as the fixpoint iteration has found. entered:
+    whether a loop surely has an iteration.
     """
 
-    accessed: ProgramAccesses
-    sharing: Sharing
-    buffers: Mapping[str, Buffer]
-    registers: Mapping[str, Reg]
-    entries: dict[int, Touched] = field(default_factory=dict[int, Touched])
+    def __init__(self, accessed: ProgramAccesses, function: tree.TreeFunction[Steps]) -> None:
+        super().__init__()
+        self.accessed = accessed
+        self.every = accessed.every
+        self.aliasing = accessed.aliasing[function.name]
+        self.body = function.body
+        self.counters: dict[int, tuple[Reg, Reg]] = {}
+        self.changing: dict[int, tuple[Reg, ...]] = {}
+        self.heads: dict[int, Touched] = {}
+        self.entered: dict[int, bool] = {}
+        for number, node in enumerate(filter(tree.is_loop, tree.walk(function.body))):
+            self.counters[id(node)] = Reg(f"counter {number}"), Reg(f"end {number}")
+        for node in filter(tree.is_loop, tree.walk(function.body)):
+            self.changing[id(node)] = tuple(self._assigned(node))
 
-    def function(self, name: str, block: code.Block) -> code.Block:
-        """Place barriers in a function of a recursive program. Every function but `main` ends by
-        reading from the stack where to continue."""
-        before = self.accessed.entries.get(name, NOTHING)
-        every = self.accessed.every
-        block, touched = self.placed(block, before, every)
+    def _assigned(self, loop: tree.Node[Steps]) -> Iterable[Reg]:
+        for node in tree.walk(loop):
+            yield from tree.assigns(node)
+            if isinstance(node, tree.For):
+                yield self.counters[id(node)][0]
+                if node is not loop:
+                    yield self.counters[id(node)][1]
+        for leaf in tree.leaves(loop):
+            yield from (item.reg for item in leaf.statements if isinstance(item, tree.Let))
+
+    def placed(self, name: str) -> tree.Node[Steps]:
+        """Return the body of the function with barriers. Every function but `main` ends by reading
+        from the stack where to continue."""
+        body, touched = self.visit(self.body, self.accessed.entries.get(name, NOTHING))
         if name == "main":
-            return block
-        if self.meet(touched, (STACK_READ,), every):
-            block, touched = (*block, BARRIER), NOTHING
-        self.accessed.add(self.accessed.exits, name, touched.plus((STACK_READ,), every))
-        return block
+            return body
+        barrier, touched = self.ordered(touched, (STACK_READ,), self.every, f"return from {name}")
+        touched = touched.plus((STACK_READ,), self.every)
+        self.accessed.add(self.accessed.exits, name, touched)
+        return tree.joined((body, *barrier))
 
-    def main(self, block: code.Block) -> code.Block:
-        """Place barriers in a function that is never called."""
-        return self.placed(block, NOTHING, self.accessed.every)[0]
+    def ordered(
+        self, touched: Touched, accesses: Iterable[Access], units: int, what: object
+    ) -> tuple[tuple[tree.Leaf[Steps], ...], Touched]:
+        """Return a barrier if accesses of these units may conflict with what has been touched, and
+        what is touched after it. what: describes the accesses."""
+        if self.meet(touched, map(touched.in_known_terms, accesses), units):
+            return (BARRIER_LEAF,), touched.without(self.every)
+        return (), touched
 
-    def placed(self, block: code.Block, before: Touched, units: int) -> tuple[code.Block, Touched]:
-        """Return the block with barriers, and what has been touched at its end. units: those that
-        execute the block, as bits."""
-        found: list[code.Statement] = []
-        for statement in block:
-            here = units & (statement.units if isinstance(statement, code.Run) else code.EVERY)
-            if self.meet(before, map(before.seen, self.first_accesses(statement)), here):
-                found.append(BARRIER)
-                before = before.without(units)
-            statement, before = self.through(statement, before, units)
-            found.append(statement)
-        return tuple(found), before
+    # ---- rules of the analysis -----------------------------------------------------------------
+    def merge(self, a: Touched, b: Touched) -> Touched:
+        return a.joined(b)
 
-    def through(
-        self, statement: code.Statement, before: Touched, units: int
-    ) -> tuple[code.Statement, Touched]:
-        """Return the statement with barriers inside it, and what has been touched after it."""
-        before = before.plus(map(before.seen, self.loaded(statement)), units)
-        match statement:
-            case code.Wait(units=meeting) | code.Signal(units=meeting):
-                return statement, before.without(units & meeting)
-            case code.Run():
-                return statement, self.run(statement, before, units)
-            case code.Call():
-                return statement, self.called(statement, before)
-            case code.Assign():
-                return statement, self.assigned(statement, before)
-            case code.Section(body):
-                body, before = self.placed(body, before, units)
-                return replace(statement, body=body), before
-            case code.If(_, then, orelse, units=entering):
-                then, first = self.placed(then, before, units & entering)
-                # Units that surely enter do not take the other arm.
-                other = before if entering == code.EVERY else before.without(units & entering)
-                orelse, second = self.placed(orelse, other, units)
-                return replace(statement, then=then, orelse=orelse), first.joined(second)
-            case code.For(body=body, units=entering):
-                # One pass is enough: the body runs tasks of one kernel, which do not conflict, or
-                # waits, for the rows of a table.
-                body, end = self.placed(body, before, units & entering)
-                other = before if entering == code.EVERY else before.without(units & entering)
-                return replace(statement, body=body), other.joined(end)
-            case code.Loop():
-                return self.repeated(statement, before, units)
+    def rotate(self, state: Touched, pairs: tree.Rotation) -> Touched:
+        for a, b in pairs:
+            state = state.renamed({a: b, b: a})
+        return state
+
+    def leaf(self, body: Steps, state: Touched) -> tuple[Steps, Touched]:
+        found: list[Step | EndStep | BarrierStep] = []
+        for step in body.items:
+            barrier, state = self.ordered(state, *self.first_accesses(step), step)
+            found += [BARRIER_STEP for _ in barrier]
+            state = self.after_step(step, state)
+            found.append(step)
+        return Steps(tuple(found)), state
+
+    def first_accesses(self, step: Step | EndStep | BarrierStep) -> tuple[Accesses, int]:
+        """Return what a step may touch before its first barrier, and its units."""
+        match step:
+            case RunStep(kernel):
+                return self.accessed.kernel(kernel).before_first_barrier, running(step)
+            case StatementStep(item):
+                return loaded(item.exprs), self.every
             case _:
-                return statement, before
+                return frozenset(), 0
 
-    def repeated(self, loop: code.Loop, before: Touched, units: int) -> tuple[code.Loop, Touched]:
+    def after_step(self, step: Step | EndStep | BarrierStep, state: Touched) -> Touched:
+        """Return what has been touched after a step."""
+        match step:
+            case RunStep():
+                return self.after_run(step, state)
+            case WaitStep(waits):
+                return state.without(bits(unit for unit, found in waits.items() if found))
+            case SignalStep(steps):
+                return state.without(bits(steps)) if self.accessed.has_waits else state
+            case EndStep(_, awaited):
+                return state.without(bits(awaited))
+            case BarrierStep():
+                return state.without(self.every)
+            case StatementStep(item):
+                state = state.plus(loaded(item.exprs), self.every)
+                return state.assigned(item.reg, item.value) if isinstance(item, tree.Let) else state
+
+    def after_run(self, step: RunStep, state: Touched) -> Touched:
+        kernel, units = self.accessed.kernel(step.kernel), running(step)
+        if not kernel.always_has_barrier:
+            touched = kernel.before_first_barrier | kernel.after_last_barrier
+            return state.plus(map(state.in_known_terms, touched), units)
+        # A unit without a task executes no barrier, and touches nothing.
+        found = self.accessed.kernels[step.kernel]
+        left = state.without(units) if found.is_static and found.tasks else state
+        return left.plus(map(left.in_known_terms, kernel.after_last_barrier), units)
+
+    # ---- loops ---------------------------------------------------------------------------------
+    def loop(self, node: Loop[Steps], state: Touched) -> tuple[tree.Node[Steps], Touched]:
+        # The walk of a loop around it repeats this, the last time with what holds in every turn.
+        self.entered[id(node)] = self.is_entered(node, state)
+        barrier: tuple[tree.Node[Steps], ...] = ()
+        if isinstance(node, tree.For):
+            reads = loaded(tree.inputs(node))
+            barrier, state = self.ordered(state, reads, self.every, node)
+            counter, end = self.counters[id(node)]
+            state = state.plus(reads, self.every).assigned(counter, node.start)
+            state = state.assigned(end, node.stop)
+            if node.parallel:  # the first iteration depends on the unit
+                state = state.assigned(counter, None)
+        made, state = self.iterated(node, state)
+        return tree.joined((*barrier, made)), state
+
+    def is_entered(self, node: Loop[Steps], state: Touched) -> bool:
+        """Return True if a loop surely has an iteration in each unit."""
+        if isinstance(node, tree.While):
+            flag = Position(Index.of(node.condition))
+            return self.visit(node.head, state)[1].registers.holds(flag) is True
+        goes_on = Apply("lt" if node.step > 0 else "gt", (node.start, node.stop), DType.BOOL)
+        return not node.parallel and state.registers.holds(goes_on) is True
+
+    def iterated(self, node: Loop[Steps], state: Touched) -> tuple[tree.Node[Steps], Touched]:
         """Iterate a loop to a fixpoint; return it, and what has been touched where its head leaves
         it."""
-        changing = {name for inner in code.walk((loop,)) for name in code.defines(inner)}
-        before = before.varying(r for name, r in self.registers.items() if name in changing)
-        if id(loop) in self.entries:
-            before = before.grown(self.entries[id(loop)], 0)
+        state = state.varying(self.changing[id(node)])
+        if id(node) in self.heads:
+            state = state.grown(self.heads[id(node)], 0)
         turn = 0
         while True:
-            head, behind = self.placed(loop.head, before, units)
-            body, end = self.placed(loop.body, behind, units)
-            if before.contains(end):
-                self.entries[id(loop)] = before
-                if loop.entered:  # the loop ends only after at least one whole iteration
-                    behind = self.placed(loop.head, end, units)[1]
-                return replace(loop, head=head, body=body), behind
-            before = before.grown(end, turn)
+            made, behind, end = self._turn(node, state)
+            end = self.rotate(end, node.rotate)
+            if state.contains(end):
+                break
+            state = state.grown(end, turn)
             turn += 1
+        self.heads[id(node)] = state
+        if isinstance(node, tree.For):
+            return made, end if self.entered[id(node)] else state
+        return made, self.visit(node.head, end)[1] if self.entered[id(node)] else behind
 
-    # ---- accesses of statements ----------------------------------------------------------------
-    def loaded(self, statement: code.Statement) -> Accesses:
-        """Return the loads in the terms of a statement."""
-        return frozenset(Access(buffer, False) for buffer in code.reads(statement))
+    def begin(self, node: tree.For[Steps], state: Touched) -> Touched:
+        counter, _ = self.counters[id(node)]
+        following = Index.of(counter) + node.step * (self.accessed.units if node.parallel else 1)
+        state = state.assigned(node.index, Position(Index.of(counter)))
+        return state.assigned(counter, Position(following))
 
-    def first_accesses(self, statement: code.Statement) -> Accesses:
-        """Return what a statement itself, without those nested in it, may touch before its first
-        barrier."""
-        loaded = self.loaded(statement)
-        match statement:
-            case code.Run(kernel):
-                return loaded | self.accessed.kernel(kernel).before
-            case code.Call():
-                return loaded | {STACK_WRITTEN}
-            case _:
-                return loaded
-
-    def run(self, run: code.Run, before: Touched, units: int) -> Touched:
-        """Return what has been touched after the tasks of a kernel."""
-        kernel, here = self.accessed.kernel(run.kernel), units & run.units
-        if not kernel.passes:
-            return before.plus(map(before.seen, kernel.before | kernel.behind), here)
-        # A unit without a task executes no barrier, and touches nothing.
-        found = self.accessed.kernels[run.kernel]
-        left = before.without(here) if found.is_static and found.tasks else before
-        return left.plus(map(left.seen, kernel.behind), here)
-
-    def assigned(self, statement: code.Assign, before: Touched) -> Touched:
-        """Return what has been touched after an assignment of registers, or after a trade of
-        addresses `a, b = b, a`."""
-        names, values = statement.target.names, statement.value.names
-        pairs = zip(names, values, strict=False)
-        trades = {
-            self.buffers[old]: self.buffers[new]
-            for new, old in pairs
-            if old in self.buffers and new in self.buffers
-        }
-        if trades:
-            return before.renamed(trades)
-        for name in names:
-            if name in self.registers:
-                before = before.assigned(self.registers[name], self._value(statement))
-        return before
-
-    def _value(self, statement: code.Assign) -> Expr | None:
-        """Return the assigned value in terms of registers; None if it is not known."""
-        if statement.value.is_name and statement.operator == "=":
-            source = self.registers.get(statement.value.names[0])
-            return None if source is None else Position(Index.of(source))
-        return statement.expr
-
+    # ---- conflicts -----------------------------------------------------------------------------
     def meet(self, touched: Touched, accesses: Iterable[Access], units: int) -> bool:
         """Return True if one of the accesses by these units may conflict with one that another
         thread has made since the last barrier."""
@@ -248,24 +331,27 @@ class Barriers:
             # Nested calls write different words of the stack.
             return a is b and not (one.writes and other.writes)
         if a == b:
-            return one.may_meet(other, registers)
+            return one.may_overlap(other, registers)
         if FRAMES in (a, b):
             return False
         if OWN_FRAMES in (a, b):
             return (b if a == OWN_FRAMES else a).kind in IN_FRAMES
-        return self.sharing.may_share(a, b)
+        return self.aliasing.may_share(a, b)
 
     # ---- calls ---------------------------------------------------------------------------------
-    def called(self, call: code.Call, before: Touched) -> Touched:
+    def call(self, call: tree.Call[Steps], state: Touched) -> tuple[tree.Node[Steps], Touched]:
+        reads = loaded(tree.inputs(call))
+        barrier, state = self.ordered(state, reads | {STACK_WRITTEN}, self.every, call)
+        return tree.joined((*barrier, call)), self.called(call, state.plus(reads, self.every))
+
+    def called(self, call: tree.Call[Steps], before: Touched) -> Touched:
         """Return what has been touched after a call. Adds what was touched before it to the entry
         of the callee."""
-        callee = self.accessed.sharings[call.function]
-        given = dict(zip(callee.function.tensors, self._bound(call, callee), strict=True))
-        touched = before.plus((STACK_WRITTEN,), self.accessed.every)
-        for result in call.results:
-            for name in result.names:
-                if name in self.registers:
-                    before = before.assigned(self.registers[name], None)
+        callee = self.accessed.aliasing[call.function]
+        given = {param: access.buffer for param, access in call.tensors}
+        touched = before.plus((STACK_WRITTEN,), self.every)
+        for mine, _ in call.results:
+            before = before.assigned(mine, None)
         entering: dict[Access, int] = {}
         for one, units in touched.units.items():
             for access in self._inside(one, given):
@@ -277,14 +363,7 @@ class Barriers:
                 behind[access] = behind.get(access, 0) | units
         return Touched(behind, before.registers)
 
-    def _bound(self, call: code.Call, callee: Sharing) -> list[list[Buffer]]:
-        """Return, for each tensor param, the buffers in the address that the call passes."""
-        places = call.arguments[len(callee.function.params) :]
-        return [
-            [self.buffers[name] for name in place.names if name in self.buffers] for place in places
-        ]
-
-    def _inside(self, one: Access, given: Mapping[Buffer, list[Buffer]]) -> Iterable[Access]:
+    def _inside(self, one: Access, given: Mapping[Buffer, Buffer]) -> Iterable[Access]:
         """Yield the names under which a callee may touch what its caller has touched."""
         buffer = one.buffer
         if buffer is None:
@@ -294,16 +373,14 @@ class Barriers:
         if buffer in (FRAMES, OWN_FRAMES):
             yield replace(whole, buffer=OWN_FRAMES)
             return
-        for param, places in given.items():
-            if any(self.sharing.may_share(buffer, place) for place in places):
+        for param, place in given.items():
+            if self.aliasing.may_share(buffer, place):
                 yield replace(whole, buffer=param)
-        for member in self.sharing.group(buffer):
-            yield from (replace(whole, buffer=other) for other in self.sharing.externals(member))
+        for member in self.aliasing.group(buffer):
+            yield from (replace(whole, buffer=other) for other in self.aliasing.externals(member))
 
 
-def _outside(
-    one: Access, given: Mapping[Buffer, list[Buffer]], callee: Sharing
-) -> Iterable[Access]:
+def _outside(one: Access, given: Mapping[Buffer, Buffer], callee: Aliasing) -> Iterable[Access]:
     """Yield what a returned callee has touched, in names of its caller."""
     if one.buffer is None:
         yield one
@@ -312,6 +389,20 @@ def _outside(
         if member.kind in (*IN_FRAMES, "frames"):
             yield Access(FRAMES, one.writes)
         elif member.kind == "param":
-            yield from (Access(place, one.writes) for place in given[member])
+            yield Access(given[member], one.writes)
         else:
             yield Access(member, one.writes)
+
+
+def loaded(exprs: Iterable[Expr]) -> Accesses:
+    """Return the loads of expressions."""
+    return frozenset(Access(load.access.buffer, False) for expr in exprs for load in loads(expr))
+
+
+def running(step: RunStep) -> int:
+    """Return the units that have tasks, as bits."""
+    return bits(u for u, runs in step.runs.items() if any(run.count != 0 for run in runs))
+
+
+def bits(units: Iterable[int]) -> int:
+    return sum(1 << unit for unit in units)

@@ -94,19 +94,11 @@ def _without(text: TritonKernel, read: Collection[Buffer]) -> TritonKernel:
 
 
 def _live(block: code.Block, read: Collection[Buffer]) -> code.Block:
-    found: list[code.Statement] = []
-    for statement in block:
-        match statement:
-            case code.Store(buffer) if _is_dead(buffer, read):
-                pass
-            case code.If(_, then, orelse):
-                arms = _live(then, read), _live(orelse, read)
-                found.append(replace(statement, then=arms[0], orelse=arms[1]))
-            case code.For(body=body) | code.Section(body=body):
-                found.append(replace(statement, body=_live(body, read)))
-            case _:
-                found.append(statement)
-    return tuple(found)
+    return tuple(
+        code.with_blocks(statement, lambda inner: _live(inner, read))
+        for statement in block
+        if not (isinstance(statement, code.Store) and _is_dead(statement.buffer, read))
+    )
 
 
 def _is_dead(buffer: Buffer | None, read: Collection[Buffer]) -> bool:

@@ -12,21 +12,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from sys import maxsize
 
 from stretto.device.expr import Buffer
 from stretto.device.operator import label
 from stretto.machines import statements as code
+from stretto.machines.cuda.costs import WARP
 from stretto.machines.cuda.printer.kernel import WARPS, TritonKernel
 from stretto.machines.cuda.printer.load_order import loads_first
 from stretto.machines.cuda.printer.row_pieces import (
     Places,
-    filling,
+    fill_function,
     read_bytes,
     shared_bytes,
-    with_kept,
+    with_shared_loads,
 )
 from stretto.machines.cuda.printer.scalar import BARRIER, OK, TASK, UNIT
 from stretto.machines.terms import Term, call, infix, separated
@@ -38,8 +39,6 @@ from stretto.machines.terms import Term, call, infix, separated
 
 LEAST_BYTES = 2048
 """Bytes per unit below which early loads are not worth a separate function."""
-LANES = 32
-"""Lanes of a warp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ def split_early(
     values = tuple(load.target for load in loads)
     first = (*_needed(addresses, loads), *loads, code.Return(values))
     rest = tuple(statement for statement in body if statement not in loads)
-    rest = loads_first(with_kept(rest, shared, places))
+    rest = loads_first(with_shared_loads(rest, shared, places))
     used, filled = (
         tuple(sorted({constants[load.value.reads[0]] for load in some})) for some in (loads, shared)
     )
@@ -123,7 +122,7 @@ def split_early(
         held[: len(loads)],
         tuple(load.value.reads[0] for load in loads),
         frozenset(b for s in code.walk(rest) for b in code.reads(s) if b.kind == "constant"),
-        filling(arguments, _needed(addresses, shared), shared, places) if shared else None,
+        fill_function(arguments, _needed(addresses, shared), shared, places) if shared else None,
         filled,
         tuple((s.value.reads[0], size) for s, size in zip(shared, held[len(loads) :], strict=True)),
         read_bytes(shared),
@@ -137,7 +136,7 @@ def _constant_loads(
     """Return the assignments that compute addresses from constant pointers and the task number
     alone, and the loads of constants from such addresses."""
     parameters, body = kernel.function.parameters, kernel.function.body
-    assignments = Counter(name for statement in code.walk(body) for name in code.defines(statement))
+    assignments = code.assignments(body)
     pointers = (parameters[place] for place, b in enumerate(kernel.buffers) if b in constants)
     computable = {*TASK.names, *(name for pointer in pointers for name in pointer.names)}
     addresses: list[code.Assign] = []
@@ -172,8 +171,8 @@ def _held_bytes(load: code.Assign, warps: int) -> int:
     itemsize = max(load.value.reads[0].dtype.itemsize, 4)
     if len(load.shape) == 3:  # (lanes, warps, rows of a warp): warps without a row hold it, too
         lanes, _, each = load.shape
-        return max(lanes, LANES) * warps * each * itemsize
-    return max(prod(load.shape), warps * LANES) * itemsize
+        return max(lanes, WARP) * warps * each * itemsize
+    return max(prod(load.shape), warps * WARP) * itemsize
 
 
 def shares(split: EarlyKernel, whole: EarlyKernel) -> dict[str, float]:
@@ -253,18 +252,13 @@ class EarlyLoads:
             match statement:
                 case code.Run():
                     found.append(self.tasks(statement))
-                case code.If(_, then, orelse):
-                    arms = self.placed(then), self.placed(orelse)
-                    found.append(replace(statement, then=arms[0], orelse=arms[1]))
-                case code.Section(body=body):
-                    found.append(replace(statement, body=self.placed(body)))
                 case code.For() | code.Loop():
                     self.depth += 1
                     made = self.loop(statement)
                     self.depth -= 1
                     found += (*self.filled(), made)
                 case _:
-                    found.append(statement)
+                    found.append(code.with_blocks(statement, self.placed))
         return tuple(found)
 
     def filled(self) -> code.Block:
@@ -280,7 +274,7 @@ class EarlyLoads:
         """Return a loop whose kernels hold on chip what they read in every iteration, as far as it
         fits. Inner loops run more often, so room for what they hold is reserved first."""
         if isinstance(loop, code.For):
-            return replace(loop, body=self.placed(loop.body))
+            return code.with_blocks(loop, self.placed)
         before = set(self.held)
         runs = [run for run in every_iteration(loop) if _key(run) not in before]
         inner = self.wanted((*loop.head, *loop.body))
@@ -288,7 +282,7 @@ class EarlyLoads:
         self.budget -= reserved
         loads = self.keep(runs, max(self.shared - self.used - (inner - reserved), 0))
         self.budget += reserved
-        made = replace(loop, head=self.placed(loop.head), body=self.placed(loop.body))
+        made = code.with_blocks(loop, self.placed)
         self.drop(self.held.keys() - before)
         return code.Section((*loads, made), least=1) if loads else made
 

@@ -18,6 +18,7 @@ from stretto.device.expr import (
     Access,
     Apply,
     Atom,
+    Buffer,
     Const,
     Dynamic,
     Expr,
@@ -46,8 +47,18 @@ from stretto.machines.cuda.printer.scalar import (
     stored_term,
 )
 from stretto.machines.expressions import HALVES, ExpressionPrinter
-from stretto.machines.statements import Assign, Do, Store
-from stretto.machines.terms import Operand, Term, call, every, infix, literal, total, variable
+from stretto.machines.statements import Assign, Builder, Do, Store
+from stretto.machines.terms import (
+    Operand,
+    Term,
+    call,
+    every,
+    infix,
+    literal,
+    scaled,
+    total,
+    variable,
+)
 
 INDEX_LIMIT = 2**31
 """Bound below which positions of lanes are computed in 32 bits."""
@@ -130,9 +141,9 @@ class LanePrinter(ExpressionPrinter):
         for atom, factor in index.terms:
             scalar, block = self.atom(atom)
             if scalar is not None:
-                scalars.append(_scaled(scalar, factor))
+                scalars.append(scaled(scalar, factor))
             if block is not None:
-                lanes.append(_scaled(self._wide_enough(block, atom, factor), factor))
+                lanes.append(scaled(self._wide_enough(block, atom, factor), factor))
         if index.const:
             scalars.append(literal(index.const))
         return total(*scalars), total(*lanes)
@@ -352,8 +363,26 @@ class LanePrinter(ExpressionPrinter):
         self.out.add(Do(call("tl.atomic_add", pointer, stored, mask=mask, sem='"relaxed"')))
 
 
-def _scaled(value: Term, factor: int) -> Term:
-    return value if factor == 1 else value * factor
+@dataclass(frozen=True, slots=True)
+class _SizeNames:
+    """Names of the values of symbols."""
+
+    reg: Callable[[Reg], Term]
+
+    def buffer(self, buffer: Buffer) -> Term:
+        raise AssertionError(f"sizes do not depend on {buffer.name}")
+
+
+class _SizePrinter(LanePrinter):
+    """Builds terms without names for their parts."""
+
+    def named(self, expr: Expr | Atom, make: Callable[[], Term]) -> Term:
+        return make()
+
+
+def size_term(size: int | Size, register: Callable[[Reg], Term]) -> Term:
+    """Return a size over symbols as one term. register: names the values of symbols."""
+    return _SizePrinter(_SizeNames(register), Builder()).whole(Index.of(size))
 
 
 def _times(left: Term | None, right: Term | None) -> Term | None:

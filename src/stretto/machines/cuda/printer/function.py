@@ -7,57 +7,39 @@ the text.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import mul
 
-from stretto.device.analyses import ends_in_call, entered_loops, has_end
-from stretto.device.expr import Buffer, Expr, Index, Position, Reg
+from stretto.device import tree
+from stretto.device.analyses import ends_in_call
+from stretto.device.expr import Buffer, Expr, Reg
 from stretto.device.operator import Kernel
-from stretto.device.program import Run, Schedule
+from stretto.device.program import Run
 from stretto.device.runs import called
-from stretto.device.tree import (
-    Check,
-    For,
-    If,
-    Let,
-    Loop,
-    Node,
-    TreeFunction,
-    is_loop,
-    is_parallel,
-    rotating,
-)
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
 from stretto.machines import statements as code
-from stretto.machines.control import ControlPrinter, may_stop
-from stretto.machines.cuda.printer.barriers import Barriers
-from stretto.machines.cuda.printer.expr import LanePrinter
+from stretto.machines.control import ControlPrinter, is_checked
+from stretto.machines.cuda.printer.barriers import BarrierStep, EndStep, Steps
+from stretto.machines.cuda.printer.expr import LanePrinter, size_term
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import (
+    BARRIER,
     CONTROL,
     MEMORY_TYPES,
     OK,
     TASK,
     UNIT,
     VALUE_TYPES,
-    size_term,
 )
 from stretto.machines.cuda.printer.stage_nest import tile_count
+from stretto.machines.cuda.template import power
 from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.runtime.results import Status
-from stretto.schedule.merge import (
-    RunStep,
-    SignalStep,
-    StatementStep,
-    Step,
-    WaitStep,
-    dealt_from,
-    merge,
-)
+from stretto.schedule import merge
 
 LEAST_LINES, LEAST_REPEATED = 10, 24
 """Lines from which a leaf or branch becomes a separate function: outside of loops, and in a loop,
@@ -72,33 +54,30 @@ BASE, POLLS, TABLES, ROW, FRAME = map(variable, ("base", "polls", "tables", "row
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SavedVariable:
     """A variable that a recursive call saves: its Triton type and its initial value."""
 
     type: str
     first: Term
 
 
-class TeamPrinter(ControlPrinter[ModuleParts]):
+class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
     """Builds statements for the nodes of one function, which all units run.
 
-    registers: by the variable that holds each; loop counters are registers, too. kept: by name, the
-    variables that hold registers, and addresses that change. places: the values of variables that
-    never change: addresses of buffers, and the waits of units in loops. moving: the initial
-    addresses of buffers that trade places. loops: number of loops around the current node (a
-    recursive program counts as one).
+    saved: by name, the variables that hold registers, and addresses that change. places: the values
+    of variables that never change: addresses of buffers, and the waits of units in loops. moving:
+    the initial addresses of buffers that trade places. loops: number of loops around the current
+    node (a recursive program counts as one).
     """
 
     ok = OK
     unit = UNIT
 
-    def __init__(self, parts: ModuleParts, function: TreeFunction[Schedule]) -> None:
+    def __init__(self, parts: ModuleParts, function: tree.TreeFunction[Steps]) -> None:
         super().__init__(parts, function)
-        self.rotated = rotating(function.body)
-        self.entered = entered_loops(function.body)
+        self.rotated = tree.rotating(function.body)
         self.pointers: dict[Buffer, Term] = {}
-        self.registers: dict[str, Reg] = {}
-        self.kept: dict[str, Kept] = {}
+        self.saved: dict[str, SavedVariable] = {}
         self.places: dict[Term, Term] = {}
         self.moving: dict[Term, Term] = {}
         self.loops = int(parts.recursive)
@@ -123,7 +102,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
                 place = self.parts.external(buffer) if is_external else self.in_frame(buffer)
                 (self.moving if moves else self.places)[pointer] = place
         if moves:
-            self.kept[pointer.text] = Kept(pointer_type(buffer), arena(buffer))
+            self.saved[pointer.text] = SavedVariable(pointer_type(buffer), arena(buffer))
         return pointer
 
     def in_frame(self, buffer: Buffer) -> Term:
@@ -145,13 +124,12 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         if reg in self.parts.sizes:
             return variable(f"size{self.parts.sizes[reg]}")
         name = self.parts.variable((self.function.name, "reg", reg.name), f"r_{reg.name}")
-        self.registers[name.text] = reg
         return self.keep(name, reg.dtype)
 
     def keep(self, name: Term, dtype: DType) -> Term:
         """Note that recursive calls must save a variable."""
         kind = VALUE_TYPES[dtype]
-        self.kept[name.text] = Kept(kind, call("tl.cast", 0, kind))
+        self.saved[name.text] = SavedVariable(kind, call("tl.cast", 0, kind))
         return name
 
     @property
@@ -160,9 +138,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         return (*map(self.reg, self.function.params), *map(self.buffer, self.function.tensors))
 
     def fresh(self, hint: str) -> Term:
-        name = self.parts.fresh(hint)
-        self.registers[name.text] = Reg(f"variable {name.text}")
-        return self.keep(name, DType.I64)
+        return self.keep(self.parts.fresh(hint), DType.I64)
 
     def scalar(self, expr: Expr) -> Term:
         """Return one number; its parts are computed by statements before it. Loads happen only
@@ -174,27 +150,17 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         return call("tl.cast", self.scalar(expr), VALUE_TYPES[dtype])
 
     def declare(self, variable: Term, value: Expr) -> None:
-        self.out.add(code.Assign(variable, self.number(value, DType.I64), expr=value))
-
-    def barriers(self) -> Barriers:
-        """Return the pass that places barriers between the statements."""
-        buffers = {pointer.text: buffer for buffer, pointer in self.pointers.items()}
-        accessed = self.parts.accessed
-        return Barriers(accessed, accessed.sharings[self.function.name], buffers, self.registers)
-
-    def finished(self) -> code.Block:
-        """Return the statements with barriers between them; for a function that is not called."""
-        return self.barriers().main(tuple(self.out.statements))
+        self.out.assign(variable, self.number(value, DType.I64))
 
     # ---- control -----------------------------------------------------------------------------
-    def branch(self, node: If[Schedule]) -> None:
+    def branch(self, node: tree.If[Steps]) -> None:
         with self.out.within(self.section()):
             super().branch(node)
 
-    def node(self, node: Node[Schedule]) -> None:
-        self.loops += is_loop(node)
+    def node(self, node: tree.Node[Steps]) -> None:
+        self.loops += tree.is_loop(node)
         super().node(node)
-        self.loops -= is_loop(node)
+        self.loops -= tree.is_loop(node)
 
     def section(self) -> code.Section:
         return code.Section(least=LEAST_REPEATED if self.loops else LEAST_LINES)
@@ -202,7 +168,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
     def invoke(self, function: str, arguments: tuple[Term, ...], results: tuple[Term, ...]) -> None:
         self.out.add(code.Call(function, arguments, results))
 
-    def dealt(self, node: For[Schedule], at: Term, stop: Term) -> int | Term:
+    def dealt(self, node: tree.For[Steps], at: Term, stop: Term) -> int | Term:
         if may_stop(node, self.parts.kernels) or called(node):
             raise CodegenError(
                 "on GPUs the iterations of a parallel loop must not stop the run or call functions",
@@ -210,14 +176,8 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             )
         return super().dealt(node, at, stop)
 
-    def is_entered(self, node: Loop[Schedule]) -> bool:
-        # In a parallel loop some units may have no iteration.
-        return id(node) in self.entered and not is_parallel(node)
-
     def advance(self, at: Term, stop: Term, step: int | Term, grows: bool) -> None:
-        assert isinstance(step, int)
-        value = Position(Index.of(self.registers[at.text]) + step)
-        self.out.add(code.Assign(at, literal(step), operator="+=", expr=value))
+        self.out.assign(at, step, operator="+=")
 
     def whole(self) -> None:
         """Emit the whole function. At the end of `main` every unit publishes its last step."""
@@ -226,13 +186,10 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             self.publish(0, range(self.parts.program.units))
 
     # ---- leaves ------------------------------------------------------------------------------
-    def leaf(self, schedule: Schedule) -> None:
+    def leaf(self, body: Steps) -> None:
         with self.out.within(self.section()):
-            steps = merge(schedule)
-            for step in steps:
+            for step in body.items:
                 self.step(step)
-            if has_end(schedule):
-                self.publish(schedule.steps, self.parts.awaited[id(schedule)])
 
     def publish(self, steps: int, awaited: Collection[int]) -> None:
         """Advance all units by `steps`; those that are waited for publish it."""
@@ -241,43 +198,40 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         if awaited:
             self.signal_by(dict.fromkeys(awaited), BASE)
 
-    def step(self, step: Step) -> None:
+    def step(self, step: merge.Step | EndStep | BarrierStep) -> None:
         match step:
-            case RunStep():
+            case BarrierStep():
+                self.out.add(BARRIER)
+            case EndStep(steps, awaited):
+                self.publish(steps, awaited)
+            case merge.RunStep():
                 self.run(step)
-            case WaitStep():
+            case merge.WaitStep():
                 self.wait(step)
-            case SignalStep():
+            case merge.SignalStep():
                 self.signal(step)
-            case StatementStep(item=Let() as item):
+            case merge.StatementStep(tree.Let() as item):
                 self.let(item)
-            case StatementStep(item):
-                assert isinstance(item, Check)
+            case merge.StatementStep(item):
+                assert isinstance(item, tree.Check)
                 self.check(item)
 
     def require(self, condition: Term, failure: Status, detail: Term) -> None:
         self.out.add(requirement(condition, failure, detail))
 
-    def let(self, item: Let) -> None:
-        target, value = self.reg(item.reg), self.number(item.value, item.reg.dtype)
-        self.out.add(code.Assign(target, value, expr=item.value))
-
     # ---- tasks -------------------------------------------------------------------------------
-    def run(self, step: RunStep) -> None:
+    def run(self, step: merge.RunStep) -> None:
         kernel = self.parts.kernels[step.kernel]
         text = self.parts.texts[step.kernel]
         buffers, regs = map(self.buffer, text.buffers), map(self.reg, text.regs)
         arguments = (*buffers, *regs, CONTROL, TASK)
         units = self.parts.program.units
         last = literal(kernel.tasks) if kernel.is_static else self.task_count(kernel)
-        start = dealt_from(step, kernel, units)
+        start = merge.dealt_from(step, kernel, units)
         if start is not None:
             first = infix(UNIT + (units - start), "%", units) if start else UNIT
             single = kernel.tasks if kernel.is_static and kernel.tasks <= units else 0
-            having = bits(u for u, runs in step.runs.items() if any(r.count != 0 for r in runs))
-            stride = literal(units)
-            run = code.Run(step.kernel, arguments, first, last, stride, single, having)
-            self.out.add(run)
+            self.out.add(code.Run(step.kernel, arguments, first, last, literal(units), single))
             return
         rows = {
             unit: tuple((r.first, last_task(kernel, r), r.stride) for r in runs if r.count != 0)
@@ -293,7 +247,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         return call("tl.cast", reduce(mul, tiles), "tl.int32")
 
     # ---- synchronisation ---------------------------------------------------------------------
-    def wait(self, step: WaitStep) -> None:
+    def wait(self, step: merge.WaitStep) -> None:
         different = set(step.waits.values())
         if len(different) == 1:
             (waits,) = different
@@ -311,13 +265,12 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             }
             kept = self.kept_row(rows)
             if kept is not None:
-                rest, units = (kept, BASE, POLLS, OK), bits(u for u, found in rows.items() if found)
-                value = call("wait_by", CONTROL, UNIT, *rest, self.counters(), effect=True)
+                rest = kept, BASE, POLLS, OK, self.counters()
+                value = call("wait_by", CONTROL, UNIT, *rest, effect=True)
             else:
-                start, units = self.table(rows)
-                rest = TABLES, start, BASE, POLLS, OK, self.counters()
+                rest = TABLES, self.table(rows), BASE, POLLS, OK, self.counters()
                 value = call("wait_for_each", CONTROL, UNIT, *rest, effect=True)
-            self.out.add(code.Wait(value, OK, units))
+            self.out.add(code.Wait(value, OK))
 
     def kept_row(self, rows: Mapping[int, Sequence[Sequence[int]]]) -> Term | None:
         """Return the variable that holds, through a loop, the wait of this unit as one word: it is
@@ -344,9 +297,9 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
     def counters(self) -> int:
         """Return the size of a block of the counters of all units. It is the same for all waits,
         so that sections that differ only in the units they wait for are one function."""
-        return 1 << (self.parts.program.units - 1).bit_length()
+        return power(self.parts.program.units)
 
-    def signal(self, step: SignalStep) -> None:
+    def signal(self, step: merge.SignalStep) -> None:
         if not self.parts.has_waits:  # part of a schedule whose waits are between launches
             return
         values = set(step.steps.values())
@@ -364,8 +317,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             with self.only(units):
                 self.out.add(code.Signal(call("signal", CONTROL, UNIT, value)))
         else:
-            published = call("signal_by", CONTROL, UNIT, value, first, last)
-            self.out.add(code.Signal(published, bits(units)))
+            self.out.add(code.Signal(call("signal_by", CONTROL, UNIT, value, first, last)))
 
     @contextmanager
     def only(self, units: Mapping[int, object]) -> Generator[None]:
@@ -383,7 +335,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             condition = infix(UNIT, "==", first)
         else:
             condition = infix(UNIT, ">=", first) & infix(UNIT, "<=", last)
-        with self.out.within(code.If(condition, (), units=bits(units))):
+        with self.out.within(code.If(condition, ())):
             yield
 
     @contextmanager
@@ -391,10 +343,10 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         self, rows: Mapping[int, Sequence[Sequence[int]]], names: Sequence[str]
     ) -> Generator[tuple[Term, ...]]:
         """Emit a loop over the table rows of each unit; yields the columns, called `names`."""
-        start, units = self.table(rows)
+        start = self.table(rows)
         begin, end = (table_entry(start, UNIT + n if n else UNIT) for n in (0, 1))
         columns = tuple(variable(name) for name in names)
-        loop = code.For(ROW, begin, end, literal(len(names)), units=units)
+        loop = code.For(ROW, begin, end, literal(len(names)))
         with self.out.within(loop):
             for number, column in enumerate(columns):
                 self.out.add(
@@ -402,9 +354,9 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
                 )
             yield columns
 
-    def table(self, rows: Mapping[int, Sequence[Sequence[int]]]) -> tuple[Term, int]:
-        """Add a table with rows for each unit; return its start, and the units that have any rows,
-        as bits. The table begins with the start of the rows of each unit."""
+    def table(self, rows: Mapping[int, Sequence[Sequence[int]]]) -> Term:
+        """Add a table with rows for each unit; return its start. The table begins with the start
+        of the rows of each unit."""
         tables, start = self.parts.tables, self.parts.table_start()
         heads = len(tables)
         tables += [0] * (self.parts.program.units + 1)
@@ -413,7 +365,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             for row in rows.get(unit, ()):
                 tables += row
         tables[heads + self.parts.program.units] = len(tables)
-        return start, bits(unit for unit, found in rows.items() if found)
+        return start
 
 
 def fits_word(row: Sequence[int]) -> bool:
@@ -428,8 +380,13 @@ def one_word(first: int, count: int, step: int) -> int:
     return first | count << ROW_BITS | step << 2 * ROW_BITS
 
 
-def bits(units: Iterable[int]) -> int:
-    return sum(1 << unit for unit in units)
+def may_stop(node: tree.Node[Steps], kernels: Mapping[str, Kernel]) -> bool:
+    """Return True if the steps in a node, without its callees, may stop the run."""
+    steps = [step for leaf in tree.leaves(node) for step in leaf.items]
+    return any(
+        isinstance(step, merge.StatementStep) and isinstance(step.item, tree.Check)
+        for step in steps
+    ) or any(isinstance(step, merge.RunStep) and is_checked(kernels[step.kernel]) for step in steps)
 
 
 def requirement(condition: Term, failure: Status, detail: Term) -> code.Guard:

@@ -17,7 +17,7 @@ from stretto.machines.cuda.printer.load_order import loads_first
 from stretto.machines.cuda.printer.row_pieces import row_pieces
 from stretto.machines.cuda.printer.scalar import BARRIER, CONTROL, TASK
 from stretto.machines.cuda.printer.stage_frame import ResultFrame
-from stretto.machines.cuda.printer.stage_nest import GridBound, NestPrinter, task_bounds
+from stretto.machines.cuda.printer.stage_nest import GridBound, task_bounds
 from stretto.machines.cuda.template import CudaTemplate
 from stretto.machines.cuda.templates import stage_printer
 from stretto.machines.statements import (
@@ -99,8 +99,8 @@ class TaskPrinter:
     """Prints the stages of one task.
 
     grid: the position of the task in each grid dim. counter: numbers the names of the text. warps:
-    of a unit. reads, writes: buffers touched since the last barrier. frame: results held in
-    registers.
+    of a unit. reads, writes: the operators that have accessed each buffer since the last barrier.
+    frame: results held in registers.
     """
 
     out: Builder
@@ -109,7 +109,7 @@ class TaskPrinter:
     warps: int
     counter: list[int] = field(default_factory=lambda: [0])
     frame: ResultFrame | None = None
-    reads: set[Buffer] = field(default_factory=set[Buffer])
+    reads: dict[Buffer, set[Operator]] = field(default_factory=dict[Buffer, set[Operator]])
     writes: dict[Buffer, Operator] = field(default_factory=dict[Buffer, Operator])
 
     def begin(self, grid: tuple[GridBound, ...]) -> None:
@@ -119,59 +119,48 @@ class TaskPrinter:
         self.frame = None
 
     def stage(self, stage: Stage, behind: tuple[Stage, ...] = ()) -> None:
-        """Print a stage. behind: stages that are computed as part of this product."""
+        """Print a stage, after a barrier if other threads have accessed what it reads or writes.
+        behind: stages that are computed as part of this product."""
         printer = stage_printer((self.out, self.names, stage, self.grid, self.counter))
         printer.warps = self.warps
+        printer.epilogue_operators = tuple(other.operator for other in behind)
         if printer.is_empty:
             return
-        if behind:
-            self.product(printer, behind)
-            return
-        printer.frame = self.frame
-        known = printer.forwarded()
-        loads = {load.access.buffer for load in stage.operator.reads() if load not in known}
-        self.barrier(not loads.isdisjoint(self.writes))
-        self.reads |= loads
-        self.before_result(printer)
-        printer.print()
-        self.frame = printer.frame
-
-    def product(self, printer: NestPrinter, behind: tuple[Stage, ...]) -> None:
-        """Print a product and the stages that its blocks compute after it."""
-        operators = [printer.operator, *(stage.operator for stage in behind)]
-        made = {operator.out.buffer for operator in operators}
-        loads = {load.access.buffer for op in operators for load in op.reads()}
-        before = self.reads | self.writes.keys()
-        self.barrier(not (loads - made).isdisjoint(self.writes) or not made.isdisjoint(before))
-        self.reads |= loads - made
-        for operator in operators:
-            self.writes[operator.out.buffer] = operator
-            if self.frame is not None:
-                self.frame.written(operator)
-        printer.beside = tuple(operators[1:])
-        printer.print()
-
-    def before_result(self, printer: NestPrinter) -> None:
-        """Emit a barrier if the result's buffer has been read or written since the last one."""
-        operator = printer.stage.operator
-        result = operator.out.buffer
-        own = {load.access.buffer for load in operator.reads()}
+        if not behind:
+            printer.frame = self.frame
+        known = printer.loads_in_registers()
+        operators = (stage.operator, *printer.epilogue_operators)
+        made = {operator.out.buffer: operator for operator in operators}
+        # The blocks of a product hand its results to the stages behind it.
+        passed = made if behind else {}
+        read = [
+            (load.access.buffer, op)
+            for op in operators
+            for load in op.reads()
+            if load not in known and load.access.buffer not in passed
+        ]
         # The boxes of one operator have no element in common.
-        other = self.writes.get(result, operator) != operator
-        self.barrier(other or result in self.reads - own)
-        self.writes[result] = operator
-        if self.frame is not None:
-            self.frame.written(operator)
-
-    def barrier(self, needed: bool) -> None:
-        if needed:
+        overwrites = any(
+            self.writes.get(buffer, op) != op or self.reads.get(buffer, {op}) != {op}
+            for buffer, op in made.items()
+        )
+        if overwrites or any(buffer in self.writes for buffer, _ in read):
             self.out.add(BARRIER)
             self.reads.clear()
             self.writes.clear()
+        for buffer, op in read:
+            self.reads.setdefault(buffer, set()).add(op)
+        self.writes |= made
+        if self.frame is not None:
+            for op in operators:
+                self.frame.written(op)
+        printer.print()
+        if not behind:
+            self.frame = printer.frame
 
 
 FUNCTION_FILES = ("functions.py", "transcendental.py", "blocks.py", "shared.py")
-"""Files of machines/cuda/printer/parts with the functions that printed kernels call, in order."""
+"""Files of machines/cuda/printer/library with the functions that printed kernels call, in order."""
 WARPS = 4
 """Warps of a unit, unless a style says otherwise."""
 
@@ -191,7 +180,7 @@ class TritonKernel:
 def functions_text() -> str:
     """Return the functions that printed kernels call, as a part of a module. They need `triton`
     and `tl` imported, and PORTABLE of prelude.py."""
-    folder = Path(__file__).parent / "parts"
+    folder = Path(__file__).parent / "library"
     texts = [(folder / name).read_text() for name in FUNCTION_FILES]
     return "\n\n".join(text[text.index("# ---- ") :] for text in texts)
 

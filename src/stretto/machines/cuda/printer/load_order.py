@@ -35,7 +35,7 @@ SMALL = 2 << 10
 
 def loads_first(body: code.Block) -> code.Block:
     """Return the statements of a task with their loads as early as possible."""
-    assignments = Counter(name for statement in code.walk(body) for name in code.defines(statement))
+    assignments = code.assignments(body)
     return _ahead(_once(body, assignments), assignments)
 
 
@@ -67,7 +67,7 @@ def _ahead(body: code.Block, assignments: Counter[str]) -> code.Block:
     deep = [-1, -1]  # most lanes of the blocks read along a depth so far, and the last one's slot
     for place, statement in enumerate(body):
         slot = place
-        defined = {name for inner in code.walk((statement,)) for name in code.defines(inner)}
+        defined = code.assignments((statement,)).keys()
         if isinstance(statement, code.Assign) and _is_pure(statement, assignments):
             used, reads = statement.value.names, statement.value.reads
             slot = max((behind.get(name, -1) for name in used), default=-1)
@@ -113,13 +113,10 @@ def _changes(statement: code.Statement, reads: tuple[Buffer, ...]) -> bool:
 
 
 def _may_change(statement: code.Statement, reads: tuple[Buffer, ...]) -> bool:
-    match statement:
-        case code.Assign() | code.If() | code.For() | code.Section():
-            return False
-        case code.Store(buffer) if buffer is not None:
-            return any(_same_memory(buffer, read) for read in reads)
-        case _:
-            return True
+    if isinstance(statement, code.Assign | code.If | code.For | code.Section | code.Store):
+        written = code.writes(statement)
+        return any(one is None or _same_memory(one, read) for one in written for read in reads)
+    return True
 
 
 def _same_memory(written: Buffer, read: Buffer) -> bool:

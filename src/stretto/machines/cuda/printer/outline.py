@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from stretto.machines import statements as code
 from stretto.machines.terms import call, separated, variable
@@ -26,18 +27,18 @@ MOST_TAKEN = 48
 
 @dataclass(frozen=True, slots=True)
 class Outlined:
-    """A section as a function. `takes` and `gives` are the caller's variables that it takes and
-    returns, in order."""
+    """A section as a function. `parameters` and `results` are the caller's variables that it takes
+    and returns, in order."""
 
     function: code.Function
-    takes: tuple[str, ...]
-    gives: tuple[str, ...]
+    parameters: tuple[str, ...]
+    results: tuple[str, ...]
 
 
 def outline(body: code.Block, after: frozenset[str]) -> Outlined:
     """Return a function of the statements `body`, after which the variables `after` are live."""
     order = tuple(code.mentioned(body))
-    assigned = {name for statement in code.walk(body) for name in code.defines(statement)}
+    assigned = code.assignments(body)
     gives = tuple(name for name in order if name in assigned and name in after)
     before = code.live(body, frozenset(gives))
     takes = tuple(name for name in order if name in before)
@@ -80,7 +81,7 @@ def with_distances(piece: Outlined, known: tuple[Distance, ...]) -> Outlined:
     computed = (code.Assign(parameters[p], parameters[base] + by) for p, base, by in known)
     left = [place for place in range(len(parameters)) if place not in dropped]
     function = code.Function(tuple(parameters[p] for p in left), (*computed, *body))
-    return Outlined(function, tuple(piece.takes[p] for p in left), piece.gives)
+    return Outlined(function, tuple(piece.parameters[p] for p in left), piece.results)
 
 
 def outlined_sections(
@@ -101,9 +102,11 @@ def outlined_sections(
     calls: dict[code.Function, set[tuple[Distance, ...]]] = {}
     for piece in first.visited:
         if piece is not None:
-            calls.setdefault(piece.function, set()).add(distances(piece.takes, addresses))
-    kinds = [None if piece is None else len(calls[piece.function]) == 1 for piece in first.visited]
-    return Outliner(define, aligned, addresses, kinds).outlined(block, frozenset())
+            calls.setdefault(piece.function, set()).add(distances(piece.parameters, addresses))
+    decisions = [
+        None if piece is None else len(calls[piece.function]) == 1 for piece in first.visited
+    ]
+    return Outliner(define, aligned, addresses, decisions).outlined(block, frozenset())
 
 
 @dataclass(slots=True)
@@ -111,16 +114,16 @@ class Outliner:
     """Replaces long sections by calls.
 
     define: adds a function to the module and returns its name. aligned: pointers that are multiples
-    of 16. addresses: of variables that do not change. kinds: for each section None if it stays in
-    place, else True if its addresses have the same distances in all calls; if `kinds` is None, the
-    length of a section decides, and distances are not used. visited: the sections as functions, in
-    order.
+    of 16. addresses: of variables that do not change. decisions: for each section None if it stays
+    in place, else True if its addresses have the same distances in all calls; if `decisions` is
+    None, the length of a section decides, and distances are not used. visited: the sections as
+    functions, in order.
     """
 
     define: Callable[[str, code.Function], str]
     aligned: frozenset[str] = frozenset()
     addresses: Mapping[str, Address] = field(default_factory=dict[str, Address])
-    kinds: Sequence[bool | None] | None = None
+    decisions: Sequence[bool | None] | None = None
     visited: list[Outlined | None] = field(default_factory=list[Outlined | None])
 
     def outlined(self, block: code.Block, after: frozenset[str]) -> code.Block:
@@ -128,15 +131,15 @@ class Outliner:
         found: list[code.Statement] = []
         for statement, following in zip(block, code.live_behind(block, after), strict=True):
             match statement:
+                case code.If():
+                    arms = partial(self.outlined, after=following)
+                    found.append(code.with_blocks(statement, arms))
                 case code.Section(body, least=least):
                     # Functions take only numbers and addresses, so sections nested in one that
                     # holds weights (least is 1) stay in place.
                     body = body if least == 1 else self.outlined(body, following)
                     piece = self.piece(body, least, following)
                     found += body if piece is None else self.called(piece)
-                case code.If(_, then, orelse):
-                    arms = self.outlined(then, following), self.outlined(orelse, following)
-                    found.append(replace(statement, then=arms[0], orelse=arms[1]))
                 case code.Loop(_, head, body):
                     again = code.live((statement,), following).union(code.uses(statement))
                     between = following | code.live(body, again) | again
@@ -148,15 +151,15 @@ class Outliner:
 
     def piece(self, body: code.Block, least: int, after: frozenset[str]) -> Outlined | None:
         """Return a section as a function; None if it is too short or takes too many variables."""
-        if self.kinds is not None:
-            kind = self.kinds[len(self.visited)]
+        if self.decisions is not None:
+            kind = self.decisions[len(self.visited)]
             piece = None if kind is None else outline(body, after)
             if piece is not None and kind:
-                piece = with_distances(piece, distances(piece.takes, self.addresses))
+                piece = with_distances(piece, distances(piece.parameters, self.addresses))
         else:
             lines = sum(not isinstance(inner, code.Section) for inner in code.walk(body))
             piece = outline(body, after) if 0 < least <= lines else None
-            if piece is not None and least > 1 and len(piece.takes) > MOST_TAKEN:
+            if piece is not None and least > 1 and len(piece.parameters) > MOST_TAKEN:
                 piece = None
         self.visited.append(piece)
         return piece
@@ -164,8 +167,8 @@ class Outliner:
     def called(self, piece: Outlined) -> list[code.Statement]:
         """Return a call of the outlined function."""
         name = self.define("piece_main", piece.function)
-        gives = [variable(name) for name in piece.gives]
-        value = call(name, *(variable(name) for name in piece.takes))
+        gives = [variable(name) for name in piece.results]
+        value = call(name, *(variable(name) for name in piece.parameters))
         found: list[code.Statement] = [code.Assign(separated(gives), value)]
         for given in gives:
             if given.text in self.aligned:
@@ -190,7 +193,7 @@ class Outliner:
 # Values must not depend on a variable that `block` assigns.
 
 
-def sunk(assignments: Sequence[code.Assign], block: code.Block) -> code.Block:
+def sink_assignments(assignments: Sequence[code.Assign], block: code.Block) -> code.Block:
     """Return `block` with those of the assignments that it needs, each before its first use."""
     left = {assignment.target.text: assignment for assignment in assignments}
     needed = [[n for n in code.mentioned((statement,)) if n in left] for statement in block]
@@ -213,7 +216,7 @@ def _into_arms(
     then, orelse = code.mentioned(branch.then).keys(), code.mentioned(branch.orelse).keys()
     inside = frozenset(assignments.keys() & (then ^ orelse) - {*code.uses(branch)})
     arms = (
-        sunk([assignments[n] for n in assignments if n in inside & names], arm)
+        sink_assignments([assignments[n] for n in assignments if n in inside & names], arm)
         for names, arm in ((then, branch.then), (orelse, branch.orelse))
     )
     return replace(branch, then=next(arms), orelse=next(arms)), inside

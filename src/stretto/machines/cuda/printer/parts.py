@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from stretto.device.analyses import awaited_ends, has_waits
+from stretto.device.analyses import has_waits
 from stretto.device.expr import Buffer
 from stretto.device.program import DeviceProgram
 from stretto.extending.triton_source import user_names
 from stretto.machines.control import ProgramParts
-from stretto.machines.cuda.printer.barriers import ProgramAccesses
+from stretto.machines.cuda.printer.barriers import merged_leaves, with_barriers
 from stretto.machines.cuda.printer.dead_stores import without_dead_stores
 from stretto.machines.cuda.printer.kernel import print_kernel
-from stretto.machines.cuda.printer.sharing import sharings
 from stretto.machines.cuda.printer.source import ENTRY
 from stretto.machines.statements import Function
 from stretto.machines.terms import Term, variable
@@ -29,9 +28,8 @@ class ModuleParts(ProgramParts):
     whether it is inlined where it is called. users: by such a name, the kernel it was made for.
     tables: numbers that units look up. starts: variables that are constant numbers, such as the
     start of a table, so that sections that differ only in them are one function. counter: numbers
-    the names of parts of scalars. kept: buffers that are read outside of this program. awaited: by
-    leaf, the units that are waited for at its end. has_waits: True if units wait for each other;
-    else nothing is published. accessed: accesses of kernels, for `barriers.py`.
+    the names of parts of scalars. kept: buffers that are read outside of this program. has_waits:
+    True if units wait for each other; else nothing is published. functions: by name, with barriers.
     """
 
     def __init__(
@@ -39,12 +37,10 @@ class ModuleParts(ProgramParts):
     ) -> None:
         super().__init__(program)
         self.inline = inline
-        self.awaited = awaited_ends(program)
         self.has_waits = has_waits(program)
         texts = {kernel.name: print_kernel(kernel, warps) for kernel in program.kernels}
         self.texts = without_dead_stores(texts, program, kept)
-        every = (1 << program.units) - 1
-        self.accessed = ProgramAccesses(every, self.kernels, self.texts, sharings(program))
+        self.functions = with_barriers(program, merged_leaves(program), self.texts)
         self.taken = {*NAMES, *user_names(program.kernels)}
         self.names: dict[object, Term] = {}
         self.tables: list[int] = []

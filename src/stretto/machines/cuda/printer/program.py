@@ -22,11 +22,12 @@ from stretto.device.user_kernels import called_kernels
 from stretto.extending.triton_source import definitions
 from stretto.ir.types import DType
 from stretto.machines import statements as code
+from stretto.machines.cuda.costs import WARP
 from stretto.machines.cuda.printer.dead_stores import handed_over
 from stretto.machines.cuda.printer.early import EarlyLoads
-from stretto.machines.cuda.printer.function import BASE, TeamPrinter, arena, pointer_type
+from stretto.machines.cuda.printer.function import BASE, FunctionPrinter, arena, pointer_type
 from stretto.machines.cuda.printer.kernel import FUNCTION_FILES, WARPS
-from stretto.machines.cuda.printer.outline import Address, outlined_sections, sunk
+from stretto.machines.cuda.printer.outline import Address, outlined_sections, sink_assignments
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import (
     BARRIER,
@@ -54,16 +55,14 @@ KEPT_REGISTERS = 192
 ptxas then runs out of registers, styles.py tries a style with fewer."""
 AHEAD_REGISTERS = 96
 """Registers of a thread that may hold loads ahead of a wait."""
-WARP = 32
-"""Threads of a warp."""
 LIBRARY = (*FUNCTION_FILES, "prelude.py", "control.py")
-"""Files of machines/cuda/printer/parts that every program contains."""
+"""Files of machines/cuda/printer/library that every program contains."""
 
 
 @cache
 def library_text() -> str:
     """Return the functions that printed programs call."""
-    folder = Path(__file__).parent / "parts"
+    folder = Path(__file__).parent / "library"
     texts: list[str] = []
     for name in LIBRARY:
         lines = (folder / name).read_text().splitlines()
@@ -140,7 +139,7 @@ class _ProgramPrinter:
         self.words = words
         self.style = style
         self.parts = ModuleParts(program, style.inline, style.warps, kept)
-        self.main = TeamPrinter(self.parts, program.tree.main)
+        self.main = FunctionPrinter(self.parts, self.parts.functions["main"])
         thread = style.registers, min(style.registers, AHEAD_REGISTERS)
         budget, ahead = (registers * 4 * WARP * style.warps for registers in thread)
         define, fresh = self.parts.define, self.parts.fresh
@@ -213,17 +212,19 @@ class _ProgramPrinter:
         """Return the statements with assignments of the constant numbers that they use, such as
         table starts."""
         starts = self.parts.starts.items()
-        return sunk([code.Assign(start, literal(place)) for start, place in starts], body)
+        return sink_assignments(
+            [code.Assign(start, literal(place)) for start, place in starts], body
+        )
 
     # ---- main --------------------------------------------------------------------------------
     def _main(self) -> code.Block:
         main = self.main
         main.whole()
-        body = (*main.finished(), *self._results())
+        body = (*main.out.statements, *self._results())
         first, needed = self._first(), code.live(body, frozenset())
         moving = main.moving | {
             variable(name): first.get(name, kept.first)
-            for name, kept in sorted(main.kept.items())
+            for name, kept in sorted(main.saved.items())
             if name in needed
             and variable(name) not in self.parts.externals.values()
             and variable(name) not in main.moving
@@ -232,7 +233,9 @@ class _ProgramPrinter:
         aligned = frozenset(name.text for name in main.places | main.moving)
         define, addresses = self.parts.define, self._addresses()
         body = outlined_sections(self.early.placed(body), define, aligned, addresses)
-        return sunk([code.Assign(name, value) for name, value in main.places.items()], body)
+        return sink_assignments(
+            [code.Assign(name, value) for name, value in main.places.items()], body
+        )
 
     def _addresses(self) -> dict[str, Address]:
         """Return, for main's buffers at fixed places, the arena parameter and the offset in it, in
@@ -291,7 +294,7 @@ class _ProgramPrinter:
         """Wait until every unit has read its initial words, so that they may be overwritten."""
         if self.program.units == 1:
             return (BARRIER,)
-        printer = TeamPrinter(self.parts, self.main.function)
+        printer = FunctionPrinter(self.parts, self.main.function)
         printer.publish(1, range(self.program.units))
         with printer.out.within(code.If(infix(UNIT, "==", 0), ())):
             printer.wait_for(literal(0), literal(self.program.units), BASE)

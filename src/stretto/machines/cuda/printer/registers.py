@@ -36,11 +36,11 @@ realistic run time."""
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How to rewrite facts that mention `register` after it is assigned: substitute `lookup`, or
-    drop them if it is None."""
+    """How to rewrite facts that mention `register` after it is assigned: by a substitution, or drop
+    them if it is None."""
 
     register: Reg
-    lookup: Substitution | None = None
+    substitution: Substitution | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,16 @@ class Registers:
         if expr is not None and register.dtype is DType.I64:
             index = self.index(expr)
         limits = (None, None) if index is None else self._limits(index)
+        if expr is not None and register.dtype is DType.BOOL:
+            holds = self.holds(expr)
+            index = None if holds is None else Index(const=int(holds))
         step = None if index is None else index - Index.of(register)
         if step is not None and step.is_const:
-            change = Change(register, _instead(register, Index.of(register) - step))
+            change = Change(register, _substitution(register, Index.of(register) - step))
             return self._changed(change)._with_limits(register, limits), (change,)
-        freed, changes, same = self._freed(register)
+        freed, changes, same = self._without(register)
         if index is not None and any(atom == register for atom in index.atoms()):
-            index = None if same is None else substitute_index(index, _instead(register, same))
+            index = None if same is None else substitute_index(index, _substitution(register, same))
         if index is not None:
             freed = replace(freed, values={**freed.values, register: index})
         return freed._with_limits(register, limits), changes
@@ -105,7 +108,7 @@ class Registers:
             ranges[register] = limits
         return replace(self, ranges=ranges)
 
-    def _freed(self, register: Reg) -> tuple[Registers, tuple[Change, ...], Index | None]:
+    def _without(self, register: Reg) -> tuple[Registers, tuple[Change, ...], Index | None]:
         """Drop a register that is about to change. Returns the facts without it, the changes, and
         a term for its old value (None if there is none)."""
         values = {r: v for r, v in self.values.items() if r != register}
@@ -115,7 +118,7 @@ class Registers:
             step = value - Index.of(register)
             if step.is_const:
                 same = Index.of(other) - step
-                change = Change(register, _instead(register, same))
+                change = Change(register, _substitution(register, same))
                 del values[other]
                 return replace(self, values=values)._changed(change), (change,), same
         change = Change(register)
@@ -126,15 +129,15 @@ class Registers:
         for other, value in self.values.items():
             if all(atom != change.register for atom in value.atoms()):
                 values[other] = value
-            elif change.lookup is not None:
-                values[other] = substitute_index(value, change.lookup)
+            elif change.substitution is not None:
+                values[other] = substitute_index(value, change.substitution)
         return replace(self, values=values)
 
     # ---- expressions -------------------------------------------------------------------------
     def index(self, expr: Expr) -> Index | None:
         """Return an expression in terms of registers without a known value. None unless it is a
-        sum of registers with small factors and a small constant; a load is never followed,
-        since memory may change."""
+        number, or a sum of registers with small factors and a small constant; a load is never
+        followed, since memory may change."""
         match expr:
             case Const(bool()):
                 return None
@@ -147,6 +150,8 @@ class Registers:
                 return None if holds is None else self.index(yes if holds else no)
             case _:
                 return None
+        if found.is_const:
+            return found if abs(found.const) < LARGEST else None
         numbers = (found.const, *(factor for _, factor in found.terms))
         is_followed = all(abs(number) <= LARGEST_STEP for number in numbers) and all(
             isinstance(atom, Reg | Symbol) for atom, _ in found.terms
@@ -156,10 +161,16 @@ class Registers:
     def holds(self, condition: Expr) -> bool | None:
         """Return True if the condition surely holds, False if it surely does not, else None."""
         match condition:
+            case Const(bool() as value):
+                return value
+            case Position(index) if (known := self.known(index)).is_const:
+                return known.const != 0
             case Apply("and" | "bitwise_and" | "or" | "bitwise_or" as function, (one, other)):
                 found = self.holds(one), self.holds(other)
                 decides = function in ("or", "bitwise_or")
                 return decides if decides in found else (None if None in found else not decides)
+            case Apply("cast", (one,)):
+                return self.holds(one)
             case Apply("not" | "bitwise_not", (one,)):
                 found = self.holds(one)
                 return None if found is None else not found
@@ -169,6 +180,10 @@ class Registers:
                 return self._is_at_most(one, other, 0)
             case Apply("gt" | "ge" as function, (one, other)):
                 return self._is_at_most(other, one, int(function == "gt"))
+            case Apply("eq" | "ne" as function, (one, other)):
+                found = self._is_at_most(one, other, 0), self._is_at_most(other, one, 0)
+                equal = False if False in found else None if None in found else True
+                return None if equal is None else equal == (function == "eq")
             case _:
                 return None
 
@@ -214,5 +229,5 @@ class Registers:
         return replace(joined, ranges=ranges)
 
 
-def _instead(register: Reg, value: Index) -> Substitution:
+def _substitution(register: Reg, value: Index) -> Substitution:
     return lambda atom: value if atom == register else Index.of(atom)

@@ -19,6 +19,7 @@ from stretto.device.expr import Buffer
 from stretto.device.operator import Kernel, Stage, Template
 from stretto.ir.types import DType
 from stretto.machines import statements as code
+from stretto.machines.cuda.printer.outline import sink_assignments
 from stretto.machines.cuda.printer.scalar import VALUE_TYPES
 from stretto.machines.cuda.printer.stage_nest import GridBound
 from stretto.machines.cuda.template import power
@@ -123,7 +124,7 @@ def _of_rows(stage: Stage, rows: int) -> Stage:
 # the load and stores the whole block, masked lanes included; in the loop the task loads from shared
 # memory instead, just before the first use. If all lanes are alike, as for numbers per row, one
 # lane is stored. Places are counted in bytes back from the end of the unit's shared memory
-# (parts/shared.py).
+# (library/shared.py).
 
 
 UNIT_BYTES = 16
@@ -155,7 +156,7 @@ def _width(dtype: DType) -> int:
     return 8 if dtype in (DType.F64, DType.I64) else 4
 
 
-def filling(
+def fill_function(
     parameters: tuple[Term, ...],
     addresses: Collection[code.Assign],
     loads: Iterable[code.Assign],
@@ -169,23 +170,17 @@ def filling(
     return code.Function(parameters, (*body, code.Return()))
 
 
-def with_kept(body: code.Block, loads: Collection[code.Assign], places: Places) -> code.Block:
+def with_shared_loads(
+    body: code.Block, loads: Collection[code.Assign], places: Places
+) -> code.Block:
     """Replace `loads` in a task by loads from shared memory, each before its first use."""
     if not loads:
         return body
-    found: list[code.Statement] = [_end()]
-    waiting = {load.target.text: load for load in loads}
-    for statement in body:
-        if statement in loads:
-            continue
-        used = {name for inner in code.walk((statement,)) for name in code.uses(inner)}
-        for name in [name for name in waiting if name in used]:
-            found.append(_kept(waiting.pop(name), places))
-        found.append(statement)
-    return tuple(found)
+    rest = tuple(statement for statement in body if statement not in loads)
+    return (_end(), *sink_assignments([_shared_load(load, places) for load in loads], rest))
 
 
-def _kept(load: code.Assign, places: Places) -> code.Assign:
+def _shared_load(load: code.Assign, places: Places) -> code.Assign:
     buffer: Buffer = load.value.reads[0]
     arguments = (END, places[load.target], VALUE_TYPES[buffer.dtype], *_sizes(load))
     value = call("stretto_kept", *arguments, effect=True).along(load.target.axes)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import reduce
-from operator import mul
 
-from stretto.device.expr import Apply, Reg, size_register
+from stretto.device.expr import Apply
 from stretto.device.functions import wrapped
-from stretto.ir.sizes import Atom, Maximum, Product, Quotient, Remainder, Size, Symbol
 from stretto.ir.types import DType
 from stretto.machines.expressions import HALVES, INFIX
 from stretto.machines.statements import Do
-from stretto.machines.terms import Term, call, infix, literal, prefix, total, variable
+from stretto.machines.terms import Term, call, infix, literal, prefix, variable
 
 VALUE_TYPES: dict[DType, str] = {
     DType.F32: "tl.float32",
@@ -69,34 +65,6 @@ def constant(value: bool | int | float, dtype: DType) -> Term:
         number = math.copysign(math.inf, number)
     text = repr(number) if math.isfinite(number) else f'float("{number}")'
     return call("tl.full", "[]", text, kind)
-
-
-def size_term(size: int | Size, register: Callable[[Reg], Term]) -> Term:
-    """Return a size over symbols as one term. register: names the values of symbols."""
-    size = Size.of(size)
-    terms = (_scaled(_size_atom(atom, register), factor) for atom, factor in size.terms)
-    return total(*terms, literal(size.const) if size.const else None) or literal(0)
-
-
-def _size_atom(atom: Atom, register: Callable[[Reg], Term]) -> Term:
-    match atom:
-        case Symbol():
-            return register(size_register(atom))
-        case Product(factors):
-            return reduce(mul, (_size_atom(factor, register) for factor in factors))
-        case Quotient(inner, divisor) | Remainder(inner, divisor):
-            operation = "div" if isinstance(atom, Quotient) else "mod"
-            operands = (size_term(operand, register) for operand in (inner, divisor))
-            return call(f"stretto_index_{operation}", *operands)
-        case Maximum(parts):
-            every = (size_term(part, register) for part in parts)
-            return reduce(lambda a, b: call("tl.maximum", a, b), every)
-        case _:
-            raise AssertionError(f"{atom!r} is not known at the call")
-
-
-def _scaled(value: Term, factor: int) -> Term:
-    return value if factor == 1 else value * factor
 
 
 def function_term(expr: Apply, values: list[Term]) -> Term:

@@ -19,9 +19,8 @@ clears it; a launch that finds it set does nothing."""
 DETAIL = 1
 """Word of the control block: detail of the status."""
 HOST = 2
-"""Word of the control block: the address of a word of host memory in which a failing program
-stores its status too, so that the host sees it without a transfer from the GPU; 0 if there is
-none."""
+"""Word of the control block: the address of a word of host memory in which a failing program stores
+its status too, so that the host sees it without a transfer from the GPU; 0 if there is none."""
 PROGRESS = 16
 """First word of the progress counters in the control block, one word per unit."""
 

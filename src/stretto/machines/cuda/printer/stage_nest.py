@@ -18,15 +18,13 @@ from stretto.device.expr import Apply, Expr, Extent, Index, Load, Position, Reg
 from stretto.device.operator import Operator, Span, Stage, TileDim
 from stretto.ir.sizes import Product, Var
 from stretto.ir.types import DType
-from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter
-from stretto.machines.cuda.printer.scalar import TASK, cast_term, size_term
+from stretto.machines.cuda.costs import WARP
+from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter, size_term
+from stretto.machines.cuda.printer.scalar import TASK, cast_term
 from stretto.machines.cuda.printer.stage_frame import LanePlaces, ResultFrame
 from stretto.machines.expressions import HALVES
 from stretto.machines.statements import Builder, For, Naming
 from stretto.machines.terms import Term, call, every, infix, literal, total, variable
-
-LANES = 32
-"""Lanes of a warp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +65,9 @@ class NestPrinter(ABC):
     """Prints one stage into `out`; `grid` has the bounds of the task's grid dims.
 
     `dims` and `depths` are those of the box and of the reduction that have more than one value,
-    joined where possible; in `operator` the variables of joined dims are replaced. beside:
-    pointwise operators that are printed with it, over the same box. warps: of a unit.
+    joined where possible; in `operator` the variables of joined dims are replaced.
+    epilogue_operators: pointwise operators that are printed with it, over the same box. warps: of a
+    unit.
     """
 
     out: Builder
@@ -77,7 +76,7 @@ class NestPrinter(ABC):
     grid: tuple[GridBound, ...]
     counter: list[int]
     frame: ResultFrame | None = None
-    beside: tuple[Operator, ...] = ()
+    epilogue_operators: tuple[Operator, ...] = ()
     warps: int = 4
     operator: Operator = field(init=False)
     dims: list[BoxDim] = field(init=False)
@@ -136,7 +135,7 @@ class NestPrinter(ABC):
     def places(self) -> LanePlaces:
         return LanePlaces(tuple(dim.number for dim in self.lane_dims()), self.stage.box)
 
-    def forwarded(self) -> dict[Load, Term]:
+    def loads_in_registers(self) -> dict[Load, Term]:
         """Return the loads whose elements the frame has, with names, if this stage fits it."""
         frame = self.frame
         if frame is None or not self.fits(frame):
@@ -165,7 +164,7 @@ class NestPrinter(ABC):
         same."""
         return False
 
-    def remember(self, value: Term, lanes: int, rank: int, warps: int = 0) -> None:
+    def record_result(self, value: Term, lanes: int, rank: int, warps: int = 0) -> None:
         """Record the name of the result in its frame, for later stages."""
         signature = tuple((dim.grid, dim.size) for dim in self.lane_dims())
         frame, made = self.frame, ResultFrame(signature, lanes, rank, warps)
@@ -197,7 +196,7 @@ class NestPrinter(ABC):
         if not isinstance(outer.size, int):
             return False
         a, b = outer.number, inner.number
-        found = [_offsets(operator) for operator in (self.operator, *self.beside)]
+        found = [_offsets(operator) for operator in (self.operator, *self.epilogue_operators)]
         if any(offsets is None for offsets in found):
             return False
         for offset in (offset for offsets in found for offset in offsets or ()):
@@ -330,7 +329,7 @@ class NestPrinter(ABC):
     ) -> LanePrinter:
         """Return a printer for rows that are divided among warps, where all lanes of a warp
         compute the same."""
-        printer = replace(self.block(rows, LANES, warps=warps), alike=True)
+        printer = replace(self.block(rows, WARP, warps=warps), alike=True)
         self.place(printer, dims, 0, start, call("stretto_filled", warps, rows // warps).along(3))
         return printer
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stretto.device.tree import Call, walk
+from stretto.device.runs import called, reached
 from stretto.ir.sizes import Size, ceil_div
 from stretto.machines import statements as code
-from stretto.machines.cuda.printer.function import FRAME, FRAME_UNIT, TeamPrinter, requirement
+from stretto.machines.cuda.printer.expr import size_term
+from stretto.machines.cuda.printer.function import FRAME, FRAME_UNIT, FunctionPrinter, requirement
 from stretto.machines.cuda.printer.parts import ModuleParts
-from stretto.machines.cuda.printer.scalar import OK, UNIT, size_term
+from stretto.machines.cuda.printer.scalar import OK, UNIT
 from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.runtime.results import Status
 
@@ -28,11 +29,11 @@ ZERO = call("tl.cast", 0, "tl.int64")
 
 @dataclass(slots=True)
 class State:
-    """A part of a function. returns: what is executed first after a call, before the addresses in
+    """A part of a function. prologue: what is executed first after a call, before the addresses in
     the frame are known."""
 
     owner: Routine
-    returns: code.Block = ()
+    prologue: code.Block = ()
     body: list[code.Statement] = field(default_factory=list[code.Statement])
 
 
@@ -44,10 +45,10 @@ class Routine:
     reaches: the functions that may run while it waits for a call.
     """
 
-    printer: TeamPrinter
+    printer: FunctionPrinter
     entry: int
     frame: int | Size
-    reaches: frozenset[str]
+    reaches: set[str]
 
     @property
     def name(self) -> str:
@@ -75,23 +76,21 @@ class StateMachine:
 
     def __post_init__(self) -> None:
         tree = self.parts.program.tree
-        callees = {
-            f.name: {n.function for n in walk(f.body) if isinstance(n, Call)}
-            for f in tree.functions
-        }
+        callees = {f.name: called(f.body) for f in tree.functions}
         for function in tree.functions:
             frame = ceil_div(self.parts.program.frame(function.name).end, FRAME_UNIT).dim
-            printer = TeamPrinter(self.parts, function)
-            routine = Routine(printer, len(self.states), frame, _reachable(function.name, callees))
+            printer = FunctionPrinter(self.parts, self.parts.functions[function.name])
+            routine = Routine(printer, len(self.states), frame, reached(function.name, callees))
             self.routines[function.name] = routine
             self.states.append(State(routine))
 
     def statements(self, results: code.Block, first: Mapping[str, Term]) -> code.Block:
         """Return the loop over states. results: statements that store main's results. first:
         initial values of variables, where they are not 0."""
-        bodies = self.bodies()
         for routine in self.routines.values():
-            self.add(routine, bodies[routine.name], results)
+            routine.printer.whole()
+        for routine in self.routines.values():
+            self.add(routine, tuple(routine.printer.out.statements), results)
         out = code.Builder()
         for name in (FRAME, DEPTH, TOP):
             out.assign(name, ZERO)
@@ -101,14 +100,14 @@ class StateMachine:
         with out.block() as branches:
             for number, state in enumerate(self.states):
                 here = OK & infix(STATE, "==", number)
-                body = (*state.returns, *self.places(state), *state.body)
+                body = (*state.prologue, *self.places(state), *state.body)
                 recurs = state.owner.name in recursive
                 out.add(code.If(here, body, note=state.owner.name, recurs=recurs))
-        between = frozenset[str]().union(*(code.live((b,), frozenset()) for b in branches))
+        carried = frozenset[str]().union(*(code.live((b,), frozenset()) for b in branches))
         external = {*self.parts.externals.values()}
         for routine in self.routines.values():
-            for name, kept in routine.printer.kept.items():
-                if name in between and variable(name) not in external:
+            for name, kept in routine.printer.saved.items():
+                if name in carried and variable(name) not in external:
                     out.assign(variable(name), first.get(name, kept.first))
         out.assign(STATE, call("tl.cast", entry, "tl.int32"))
         out.add(code.Loop(OK & infix(STATE, ">=", 0), body=tuple(branches)))
@@ -126,30 +125,6 @@ class StateMachine:
         places = state.owner.printer.places.items()
         return tuple(code.Assign(name, place) for name, place in places if name.text in used)
 
-    def bodies(self) -> dict[str, code.Block]:
-        """Return the statements of the functions, with barriers between them.
-
-        What may have been touched at the entry and exit of each function is propagated through
-        calls to a fixpoint, twice: in the first round the accesses of callees are not known yet, so
-        barriers that order other accesses are still missing.
-        """
-        for routine in self.routines.values():
-            routine.printer.whole()
-        self._followed()
-        self.parts.accessed.entries.clear()
-        return self._followed()
-
-    def _followed(self) -> dict[str, code.Block]:
-        printers = {name: routine.printer for name, routine in self.routines.items()}
-        placers = {name: printer.barriers() for name, printer in printers.items()}
-        blocks = {name: tuple(printer.out.statements) for name, printer in printers.items()}
-        accessed = self.parts.accessed
-        while True:
-            accessed.changed = False
-            bodies = {name: placers[name].function(name, blocks[name]) for name in printers}
-            if not accessed.changed:
-                return bodies
-
     def add(self, routine: Routine, body: code.Block, results: code.Block) -> None:
         """Add the states of a function."""
         printer = routine.printer
@@ -166,9 +141,9 @@ class StateMachine:
             self.states[last].body += [_down(TOP, 1), code.Assign(STATE, following)]
 
     # ---- cutting -----------------------------------------------------------------------------
-    def new(self, routine: Routine, returns: code.Block = ()) -> int:
+    def new(self, routine: Routine, prologue: code.Block = ()) -> int:
         """Add a state; return its number."""
-        self.states.append(State(routine, returns))
+        self.states.append(State(routine, prologue))
         return len(self.states) - 1
 
     def goto(self, state: int, following: int) -> None:
@@ -215,7 +190,7 @@ class StateMachine:
     def call(self, caller: Routine, node: code.Call, state: int, behind: frozenset[str]) -> int:
         """Emit a call; return the state that follows it."""
         callee = self.routines[node.function]
-        types = caller.printer.kept if caller.name in callee.reaches else {}
+        types = caller.printer.saved if caller.name in callee.reaches else {}
         given = {name for result in node.results for name in result.names}
         kept = [variable(name) for name in types if name in behind and name not in given]
         frame = size_term(caller.frame, caller.printer.reg)
@@ -250,18 +225,18 @@ class StateMachine:
         old = [
             from_word(load, types[name.text].type) for name, load in zip(kept, loads, strict=True)
         ]
-        theirs = [callee.printer.reg(reg) for reg in callee.printer.function.results]
+        returned = [callee.printer.reg(reg) for reg in callee.printer.function.results]
         # In a recursive call both have the same registers, so results are read before the
         # caller's registers are restored.
-        between = [variable(f"result{n}_{callee.entry}") for n in range(len(theirs))]
-        for targets, values in ((between, theirs), (kept, old), (node.results, between)):
+        temporaries = [variable(f"result{n}_{callee.entry}") for n in range(len(returned))]
+        for targets, values in ((temporaries, returned), (kept, old), (node.results, temporaries)):
             for target, value in zip(targets, values, strict=True):
                 restored.assign(target, value)
         down = (code.Assign(FRAME, frame, operator="-="), _down(DEPTH, 1))
         if frame.names:
-            self.states[back].returns = (*restored.statements, *down)
+            self.states[back].prologue = (*restored.statements, *down)
         else:
-            self.states[back].returns = down
+            self.states[back].prologue = down
             self.states[back].body += restored.statements
         return back
 
@@ -270,24 +245,14 @@ def _move(
     out: code.Builder, targets: tuple[Term, ...], values: tuple[Term, ...], name: str
 ) -> None:
     """Assign all values in parallel, through temporary variables of this name with a number."""
-    between = [variable(name.format(number)) for number in range(len(targets))]
-    for pairs in (zip(between, values, strict=True), zip(targets, between, strict=True)):
+    temporaries = [variable(name.format(number)) for number in range(len(targets))]
+    for pairs in (zip(temporaries, values, strict=True), zip(targets, temporaries, strict=True)):
         for target, value in pairs:
             out.assign(target, value)
 
 
 def _down(name: Term, step: int) -> code.Assign:
     return code.Assign(name, literal(step), operator="-=")
-
-
-def _reachable(name: str, callees: Mapping[str, set[str]]) -> frozenset[str]:
-    found: set[str] = set()
-    waiting = [name]
-    while waiting:
-        new = callees[waiting.pop()] - found
-        found |= new
-        waiting += new
-    return frozenset(found)
 
 
 def as_word(value: Term, kind: str) -> Term:

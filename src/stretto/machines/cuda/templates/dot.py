@@ -363,7 +363,7 @@ class DotPrinter(NestPrinter):
         """Compute the operators after the product; they read each result with the rounding of its
         buffer."""
         made = {self.operator.out.buffer: self.rounded(outs, total, DType.F32, self.operator)}
-        for operator in self.beside:
+        for operator in self.epilogue_operators:
             inside = outs.inner()
             for load in operator.reads():
                 if load.access.buffer in made:

@@ -72,7 +72,7 @@ class MapPrinter(NestPrinter):
 
     def print(self) -> None:
         ordered = self.ordered_dims()
-        if not ordered and self.forwarded():
+        if not ordered and self.loads_in_registers():
             self.framed()
         elif not ordered:
             self.plain()
@@ -90,7 +90,7 @@ class MapPrinter(NestPrinter):
         value = self.chunks(self.scalars, dims)
         total = total_size(dims)
         if value is not None and isinstance(total, int) and total <= self.block_size:
-            self.remember(value, self.block_size if dims else 0, 1)
+            self.record_result(value, self.block_size if dims else 0, 1)
 
     # ---- with results of earlier stages ------------------------------------------------------
     def lane_dims(self) -> list[BoxDim]:
@@ -117,7 +117,7 @@ class MapPrinter(NestPrinter):
         """Print with the frame's dims along axis 0, and any others along axis 1."""
         frame = self.frame
         assert frame is not None
-        known = self.forwarded()
+        known = self.loads_in_registers()
         lanes = self.lane_dims()
         rest = [dim for dim in self.dims if dim not in lanes]
         rest = self.join(self.by_stride(rest, self.operator.out.offset))
@@ -126,12 +126,12 @@ class MapPrinter(NestPrinter):
             printer.known |= {((), load): value for load, value in known.items()}
             value = printer.expr(self.operator.value)
             self.store(printer, value, atomic=False)
-            self.remember(value, frame.lanes, frame.rank, frame.warps)
+            self.record_result(value, frame.lanes, frame.rank, frame.warps)
             return
         total = total_size(rest)
         wide = max(self.block_size // max(frame.lanes, 1), 1)
         if isinstance(total, int):
-            wide = min(wide, 1 << max(total - 1, 0).bit_length())
+            wide = min(wide, power(total))
         shape = (frame.lanes, wide) if frame.rank == 2 else (frame.lanes,)
         printer = self.scalars.inner()
         if frame.lanes:
@@ -142,7 +142,7 @@ class MapPrinter(NestPrinter):
         if not rest:
             value = printer.expr(self.operator.value)
             self.store(printer, value, atomic=False)
-            self.remember(value, frame.lanes, frame.rank)
+            self.record_result(value, frame.lanes, frame.rank)
             return
         with self.lanes(printer, rest, 1) as (inside, _, _):
             self.store(inside, inside.expr(self.operator.value), atomic=False)

@@ -20,10 +20,11 @@ from typing import ClassVar
 from stretto.device.expr import Expr, Index, Var, substitute_vars
 from stretto.device.operator import SCANS
 from stretto.ir.types import DType
+from stretto.machines.cuda.costs import WARP
 from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter
 from stretto.machines.cuda.printer.scalar import VALUE_TYPES
 from stretto.machines.cuda.printer.stage_frame import ResultFrame
-from stretto.machines.cuda.printer.stage_nest import LANES, BoxDim, NestPrinter, total_size
+from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter, total_size
 from stretto.machines.cuda.template import (
     UNROLL,
     Choice,
@@ -132,10 +133,10 @@ def _chunk(stencil: Stencil, depth: int) -> int:
     """Return the elements that the lanes of a warp read of a row at a time, in vectors of 16
     bytes; 0 if a row should not belong to a warp."""
     operator = stencil.operator
-    if operator.combine in SCANS or depth < LANES or not _along_depth(stencil):
+    if operator.combine in SCANS or depth < WARP or not _along_depth(stencil):
         return 0
     widest = max((load.access.buffer.dtype.itemsize for load, _ in stencil.loads), default=4)
-    return min(depth, LANES * max(16 // widest, 1))
+    return min(depth, WARP * max(16 // widest, 1))
 
 
 def _along_depth(stencil: Stencil) -> bool:
@@ -210,7 +211,7 @@ class ReducePrinter(NestPrinter):
 
     def reduce(self) -> None:
         """Print the totals of the lanes, and combine them."""
-        unrolled, known = self.unrolled(), self.forwarded()
+        unrolled, known = self.unrolled(), self.loads_in_registers()
         rest = self.join(self.lane_dims())
         if self.combine not in ("argmax", "argmin"):
             self.depths = self.join(self.depths)
@@ -234,7 +235,7 @@ class ReducePrinter(NestPrinter):
                 out = self.operator.out
                 printer.store(out, result, self.result_dtype, self.operator.accumulate)
                 if len(copies) == 1 and self.is_one_block:
-                    self.remember(result, rows, 2, warps)
+                    self.record_result(result, rows, 2, warps)
 
     @contextmanager
     def pieces(self, printer: LanePrinter) -> Generator[Iterator[tuple[LanePrinter, Term]]]:

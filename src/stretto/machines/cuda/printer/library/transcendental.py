@@ -8,7 +8,7 @@ its `log`, `sin`, `cos` and `erf` are accurate, as is everything of f64. Relativ
 import triton
 import triton.language as tl
 
-from stretto.machines.cuda.printer.parts.functions import (
+from stretto.machines.cuda.printer.library.functions import (
     stretto_copysign,
     stretto_divide,
     stretto_is_negative,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.device.analyses import entered_loops
-from stretto.device.expr import Const, Expr, Index, Position, Reg
+from stretto.device.expr import Apply, Const, Expr, Index, Position, Reg
 from stretto.device.program import Item, Schedule
 from stretto.device.tree import For, If, Leaf, Let, Node, Seq, While, is_loop, walk
 from stretto.ir.sizes import Symbol
 from stretto.ir.types import DType
-from tests.schedule.programs import X
+from stretto.machines.cuda.printer.barriers import Barriers, ProgramAccesses, merged_leaves
+from tests.schedule.programs import X, device
 from tests.schedule.trees import at, call, condition, load, number
 
 N, T, U = Reg("n"), Reg("t"), Reg("u")
@@ -35,7 +35,7 @@ def below(limit: int) -> Node[Schedule]:
 
 def until_flag() -> Node[Schedule]:
     """while not flag: flag = x[0]."""
-    is_set = condition("ne", at(FLAG), number(0))
+    is_set = Apply("cast", (condition("ne", at(FLAG), number(0)),), DType.BOOL)
     return While(leaf(Let(GO, call("not", is_set))), GO, leaf(Let(FLAG, load(X, 0))))
 
 
@@ -87,6 +87,9 @@ CASES: dict[str, tuple[Node[Schedule], list[bool]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_loops_that_surely_have_an_iteration(name: str) -> None:
     body, expected = CASES[name]
-    entered = entered_loops(body)
-    loops = [node for node in walk(body) if is_loop(node)]
-    assert [id(node) in entered for node in loops] == expected
+    program = device(body)
+    function = merged_leaves(program)["main"]
+    analysis = Barriers(ProgramAccesses(program, {}), function)
+    analysis.placed("main")
+    loops = [node for node in walk(function.body) if is_loop(node)]
+    assert [analysis.entered[id(node)] for node in loops] == expected

@@ -109,12 +109,10 @@ def signal_within(control, unit, value, first, last):
 
 @triton.jit
 def wait(control, unit, first, count, target, polls, ok, BLOCK: tl.constexpr):
-    """Wait until the units first ... first + count - 1 have reached `target`; return the new
-    `ok`.
+    """Wait until the units first ... first + count - 1 have reached `target`; return the new `ok`.
 
-    unit: does not wait for itself. ok: False if this unit has been stopped; then it does not
-    wait. After `polls` polls it gives up and stops all units. BLOCK: a power of two, at least
-    `count`.
+    unit: does not wait for itself. ok: False if this unit has been stopped; then it does not wait.
+    After `polls` polls it gives up and stops all units. BLOCK: a power of two, at least `count`.
     """
     NARROW: tl.constexpr = 128 if PORTABLE else 64
     LANES: tl.constexpr = BLOCK if BLOCK > NARROW else NARROW
