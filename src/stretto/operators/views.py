@@ -38,6 +38,10 @@ describe(
 describe("_unsafe_view", rearranges=True)
 describe("reshape contiguous flatten.using_ints", aliases=Aliases.BY_LAYOUT)
 describe(
+    "lift unsafe_chunk unsafe_split.Tensor unsafe_split_with_sizes",  # the schemas do not say so
+    aliases=Aliases.ALWAYS,
+)
+describe(
     "squeeze.dim squeeze.dims split.Tensor split_with_sizes chunk unbind unflatten.int",
     batching=ShiftDims(),
 )
