@@ -22,6 +22,7 @@ from stretto.ops.table import (
     Fails,
     Reach,
     ShiftDims,
+    load_families,
 )
 from stretto.passes import cse, hoist
 
@@ -31,6 +32,7 @@ Tag = torch.Tag
 @cache
 def overloads() -> dict[str, Any]:
     """Every overload of ATen, and stretto's own operators, that this torch can call."""
+    load_families()
     found: dict[str, Any] = {}
     for name in torch._C._dispatch_get_all_op_names():
         namespace, _, rest = name.partition("::")
