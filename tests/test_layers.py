@@ -27,6 +27,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("extending",),
     ("lowering",),
     ("kernels",),
+    ("operators",),
     ("simulator",),
     ("schedule",),
     ("runtime",),

@@ -13,11 +13,11 @@ from stretto.device.operator import LibraryCall
 from stretto.device.tree import leaves
 from stretto.interp.interpreter import run
 from stretto.ir.ops import TensorOp
+from stretto.lowering.emit import apply
 from stretto.lowering.lazy import Lazy, cast, variables
 from stretto.lowering.program import lower
-from stretto.lowering.rules.emit import apply
-from stretto.lowering.rules.indexing import as_index, position_of
-from stretto.lowering.rules.table import Call, rule
+from stretto.lowering.rules import Call, rule
+from stretto.operators.indexing import as_index, position_of
 from stretto.ops.properties import Fails, describe, properties, stop_reason
 from stretto.ops.table import PositionArgument, Reach, ShiftDims
 from stretto.passes.batch_loops import BatchLoops

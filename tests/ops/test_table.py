@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-import stretto.lowering.rules as lowering_rules
 from stretto.errors import VerifyError
 from stretto.ir.ops import TensorOp
+from stretto.lowering.rules import RULES
 from stretto.ops.infer import parameters, resolve
 from stretto.ops.properties import Properties, is_random, properties
 from stretto.ops.table import (
@@ -20,13 +20,11 @@ from stretto.ops.table import (
     Cost,
     ElementByElement,
     Fails,
-    OwnRule,
     Reach,
     ShiftDims,
+    load_families,
 )
 from stretto.passes import cse, hoist
-from stretto.passes.batching import twins as _twins  # noqa: F401  (registers all rules)
-from stretto.passes.batching.rules import OWN_RULES
 
 Tag = torch.Tag
 
@@ -34,6 +32,7 @@ Tag = torch.Tag
 @cache
 def overloads() -> dict[str, Any]:
     """Every overload of ATen, and stretto's own operators, that this torch can call."""
+    load_families()
     found: dict[str, Any] = {}
     for name in torch._C._dispatch_get_all_op_names():
         namespace, _, rest = name.partition("::")
@@ -178,16 +177,12 @@ def test_ways_of_batching_fit_the_schema() -> None:
                 assert "dim" in parameters(target), one.target
             case ElementByElement():
                 assert one.elementwise, one.target
-            case OwnRule():
-                assert one.target in OWN_RULES, one.target
             case _:
                 pass
-    for target in OWN_RULES:
-        assert properties(target).batching == OwnRule(), target
 
 
 def test_operators_that_are_lowered_are_known_to_fail_or_not() -> None:
-    for target in lowering_rules.RULES:
+    for target in RULES:
         if target in overloads():
             assert properties(target).fails is not Fails.UNKNOWN, target
 

@@ -18,8 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, inf
 
-import torch
-
 from stretto.device.costs import CostModel
 from stretto.device.expr import (
     Access,
@@ -39,6 +37,7 @@ from stretto.device.tree import Tree
 from stretto.ir.types import DType
 from stretto.kernels.contraction import factors
 from stretto.kernels.groups import NewBuffers, divisible, replace_operators
+from stretto.lowering.emit import neutral
 
 SPLIT = (Combine.SUM, Combine.PROD, Combine.MAX, Combine.MIN, Combine.ANY, Combine.ALL)
 HALVES = (DType.F16, DType.BF16)
@@ -202,16 +201,3 @@ def _guarded(operator: Operator, condition: Expr) -> Expr:
 
 def _where(condition: Expr, value: Expr, other: Const) -> Apply:
     return Apply("where", (condition, value, other), value.dtype)
-
-
-def neutral(combine: Combine, dtype: DType) -> Const:
-    """Return the neutral element of a combination."""
-    if dtype is DType.BOOL:
-        return Const(combine in (Combine.PROD, Combine.MIN, Combine.ALL), dtype)
-    if combine not in (Combine.MAX, Combine.MIN):
-        one = combine in (Combine.PROD, Combine.ALL)
-        return Const(float(one) if dtype.is_float else int(one), dtype)
-    if dtype.is_float:
-        return Const(-inf if combine == Combine.MAX else inf, dtype)
-    limits = torch.iinfo(dtype.torch)
-    return Const(limits.min if combine == Combine.MAX else limits.max, dtype)

@@ -1,7 +1,7 @@
 """The state of lowering one function of a Program to operators over buffers.
 
 Tensor ops become lazy tensors (pointwise, views) or operators (reductions, contractions, ...),
-by the rules in `lowering/rules`. A lazy value is stored if that pays or is needed: several
+by the rules of `operators`. A lazy value is stored if that pays or is needed: several
 expensive uses, a use inside a loop, a result. Integers and flags without dims become registers,
 which every unit computes for itself, so that control needs no round trip through a single unit.
 An op without a rule becomes a library call.

@@ -17,10 +17,10 @@ from stretto.ir.ops import Argument, TensorOp
 from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Product, Size, Var
 from stretto.ir.types import DType, TensorType
+from stretto.lowering.emit import emit, index_of
 from stretto.lowering.function import LeftToTorch, Lowering
 from stretto.lowering.lazy import Lazy, cast, memory_shape
-from stretto.lowering.rules.emit import emit, index_of
-from stretto.lowering.rules.table import Call, Decline
+from stretto.lowering.rules import Call, Decline
 from stretto.lowering.targets import bind
 from stretto.ops.arguments import arguments
 from stretto.ops.effects import is_draw

@@ -40,7 +40,7 @@ from stretto.lowering.library import is_left, library_call, lower_kernel
 from stretto.lowering.lists.slots import Externals, ListSlots, list_slots
 from stretto.lowering.lists.storage import list_storage
 from stretto.lowering.row_results import Rows, RowTarget, row_results
-from stretto.lowering.rules import RULES
+from stretto.lowering.rules import find_rule
 from stretto.lowering.targets import (
     NO_UPDATES,
     LateTarget,
@@ -444,7 +444,7 @@ def _native(low: Lowering, op: TensorOp) -> tuple[tuple[Lazy, ...] | None, str]:
     if is_left(op, low.library):
         by_cost = isinstance(low.library, frozenset)
         return None, "chosen by cost" if by_cost else "left to torch by Options.library"
-    rule = RULES.get(op.target)
+    rule = find_rule(op.target)
     if rule is None:
         return None, "no native lowering"
     return rule(low, op), _NO_RULE

@@ -1,9 +1,10 @@
 """Result types of tensor ops, found by running the ATen overload on fake tensors.
 
-No operator has a shape rule here: torch's own rules are used, so a new operator needs no entry.
-Symbols become unbacked SymInts of the same range; the dims of results, which are sympy
-expressions over these, become sizes again (`symints`). If torch cannot infer the result without
-a size's value, a VerifyError names the operator.
+torch's own rules are used, so a new operator needs no entry; a family of operators may replace a
+rule that is wrong or needs numbers (`table.ShapeRule`). Symbols become unbacked SymInts of the
+same range; the dims of results, which are sympy expressions over these, become sizes again
+(`symints`). If torch cannot infer the result without a size's value, a VerifyError names the
+operator.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from torch.utils._python_dispatch import (
     _disable_current_modes,  # pyright: ignore[reportPrivateUsage]
 )
 
-import stretto.ops.library as _registration  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from stretto.errors import VerifyError
 from stretto.ir.core import Op, Program, Value
 from stretto.ir.ops import Argument, LiteralOp, TensorOp
@@ -42,6 +42,7 @@ from stretto.ops.symints import (
     to_symint,
     without_cache,
 )
+from stretto.ops.table import load_families
 
 Abstract = Any
 """An argument whose Values are replaced by their TensorTypes."""
@@ -133,6 +134,8 @@ def resolve(target: str) -> Any:
     """Return the torch OpOverload for `namespace.name.overload`; without an overload, the default
     one."""
     namespace, _, rest = target.partition(".")
+    if namespace == "stretto":
+        load_families()  # which define these operators
     name, _, overload = rest.partition(".")
     try:
         return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")

@@ -3,7 +3,6 @@ tensors."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -13,16 +12,8 @@ import torch
 from torch._decomp import decomposition_table
 from torch._dynamo.source import ConstantSource
 from torch._guards import SLoc
-from torch._meta_registrations import calc_conv_nd_return_shape
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import (
-    DimDynamic,
-    ShapeEnv,
-    guard_or_false,
-    statically_known_true,
-    sym_and,
-)
-from torch.torch_version import TorchVersion
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
@@ -31,7 +22,7 @@ from stretto.errors import VerifyError
 from stretto.ir.size_bounds import at_most, maximum, minimum, with_maximum_outside
 from stretto.ir.sizes import Size, Symbol, ceil_div
 from stretto.ir.types import Dim
-from stretto.ops.table import entry
+from stretto.ops.table import Replaced, entry
 
 # ---- Operators that need elements, although torch's shape rules do not require them -----------
 #
@@ -40,29 +31,10 @@ from stretto.ops.table import entry
 # function is captured, a relation while the type of an op is inferred.
 
 
-_REDUCTIONS = frozenset(
-    f"aten.{name}"
-    for name in (
-        "max.default",
-        "max.dim",
-        "min.default",
-        "min.dim",
-        "amax.default",
-        "amin.default",
-        "aminmax.default",
-        "argmax.default",
-        "argmin.default",
-        "median.dim",
-        "nanmedian.dim",
-        "mode.default",
-    )
-)
-
-
 def require_elements(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Require that the sizes that the operator reduces are at least 1; raise RuntimeError for a
     size of 0."""
-    if str(overload) not in _REDUCTIONS:
+    if not entry(str(overload)).needs_elements:
         return
     known = [argument.name for argument in overload._schema.arguments]
     given = {**dict(zip(known, args, strict=False)), **kwargs}
@@ -71,7 +43,7 @@ def require_elements(overload: Any, args: Sequence[Any], kwargs: Mapping[str, An
         dims = range(tensor.dim())
     for dim in (dims,) if isinstance(dims, int) else dims:
         size = tensor.shape[dim] if tensor.dim() else 1
-        torch._check(size >= 1)  # pyright: ignore[reportPrivateUsage]
+        require(size >= 1)
 
 
 def require_positions(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -89,7 +61,7 @@ def require_positions(overload: Any, args: Sequence[Any], kwargs: Mapping[str, A
         return  # a single position, for example in a loop over rows, is always checked
     tensor = given["weight"] if "weight" in given else given["self"]
     for size in tensor.shape:
-        torch._check(size >= 1)  # pyright: ignore[reportPrivateUsage]
+        require(size >= 1)
     if not tensor.dim():  # the number of positions must be static: nothing depends on it
         for item in filter(torch.is_tensor, given.values()):
             for size in item.shape:
@@ -97,7 +69,10 @@ def require_positions(overload: Any, args: Sequence[Any], kwargs: Mapping[str, A
 
 
 _KEYS: Any = torch._C.DispatchKey  # pyright: ignore
-_CHECK: Any = torch._check  # pyright: ignore
+
+
+require: Any = torch._check  # pyright: ignore
+"""Makes a condition on sizes a guard or a relation; raises RuntimeError if it is false."""
 
 
 class SizeEnv(ShapeEnv):
@@ -178,7 +153,10 @@ def backed_symint(env: ShapeEnv, name: str, value: int, low: int, high: int | No
 
 def plainly(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the results of an operator on fake tensors of static sizes."""
-    return _MISTAKEN.get(overload, overload)(*args, **kwargs)
+    rule = entry(str(overload)).shape
+    if rule is not None and rule.when is Replaced.ALWAYS:
+        return rule.compute(*args, **kwargs)
+    return overload(*args, **kwargs)
 
 
 def on_fakes(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -188,7 +166,7 @@ def on_fakes(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     version of it does not, so that is used instead.
     """
     require_elements(overload, args, kwargs)
-    formula = _MISTAKEN.get(overload) or _formula(overload, args)
+    formula = _formula(overload, args)
     if formula is not None:
         return formula(*args, **kwargs)
     is_made_of_others = overload.has_kernel_for_dispatch_key(_KEYS.CompositeExplicitAutograd)
@@ -200,164 +178,25 @@ def on_fakes(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     return overload(*args, **kwargs)
 
 
-def sliced(
-    x: torch.Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> torch.Tensor:
-    """Return the view `x[start:end:step]` in a dim, with its size as a formula of the bounds, as
-    torch does from 2.12 on."""
-    if not x.dim() or step <= 0:
-        return torch.ops.aten.slice.Tensor(x, dim, start, end, step)  # raises
-    size: Any = x.shape[dim]
-    is_whole = end is None or statically_known_true(end == sys.maxsize)
-    first = 0 if start is None else _inside(start, size)
-    last = size if is_whole else _inside(end, size)
-    if first is None or last is None:
-        return torch.ops.aten.slice.Tensor(x, dim, start, end, step)
-    if guard_or_false(last >= first):
-        length: Any = last - first
-    elif guard_or_false(first >= last):
-        length = 0
-    else:
-        length = torch.sym_max(last - first, 0)
-    shape, strides = list[Any](x.shape), list(x.stride())
-    offset = x.storage_offset() + first * strides[dim]
-    shape[dim] = (length + (step - 1)) // step
-    strides[dim] = strides[dim] * step
-    return x.as_strided(shape, strides, offset)
-
-
 def _formula(overload: Any, args: Sequence[Any]) -> Callable[..., torch.Tensor] | None:
     """Return the function that computes the result of an operator in place of torch, or None."""
+    rule = entry(str(overload)).shape
+    if rule is None:
+        return None
     sizes = [
         size
         for item in args
         for size in (item.shape if isinstance(item, torch.Tensor) else (item,))
         if isinstance(size, torch.SymInt)
     ]
-    found = _OF_SIZES.get(overload) if sizes else None
-    if any(not size.node.has_hint() for size in sizes):
-        found = _OF_UNKNOWN_SIZES.get(overload, found)
-    return found
-
-
-def _inside(place: Any, size: Any) -> Any:
-    """Return a position clamped to the dim, counted from the end if negative; None if its sign is
-    unknown."""
-    if guard_or_false(sym_and(place >= 0, place <= size)):
-        return place
-    if guard_or_false(sym_and(place < 0, place >= -size)):
-        return place + size
-    if guard_or_false(place < -size):
-        return 0
-    if guard_or_false(place > size):
-        return size
-    if guard_or_false(place >= 0):
-        return torch.sym_min(place, size)
-    return torch.sym_max(place + size, 0) if guard_or_false(place < 0) else None
-
-
-def _attended(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any, **named: Any
-) -> torch.Tensor:
-    _CHECK(query.shape[-1] == key.shape[-1])
-    _CHECK(key.shape[-2] == value.shape[-2])
-    return query.new_empty((*query.shape[:-1], value.shape[-1]))
-
-
-def _solved(
-    matrix: torch.Tensor, sides: torch.Tensor, *, upper: bool, left: bool = True, **_: Any
-) -> torch.Tensor:
-    _CHECK(matrix.shape[-1] == matrix.shape[-2])
-    _CHECK(matrix.shape[-1] == sides.shape[-2 if left else -1])
-    batch = torch.broadcast_shapes(matrix.shape[:-2], sides.shape[:-2])
-    return sides.new_empty((*batch, *sides.shape[-2:]))
-
-
-def _multiplied(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    batch = list(zip(first.shape[:-2], second.shape[:-2], strict=False))
-    is_batch = first.dim() == second.dim() >= 3 and first.dtype is second.dtype
-    if not is_batch or not all(statically_known_true(one == other) for one, other in batch):
-        return torch.ops.aten.matmul.default(first, second)
-    _CHECK(first.shape[-1] == second.shape[-2])
-    return first.new_empty((*first.shape[:-1], second.shape[-1]))
-
-
-def _linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
-) -> torch.Tensor:
-    if x.dim() < 2 or weight.dim() != 2:
-        return torch.ops.aten.linear.default(x, weight, bias)
-    _CHECK(x.shape[-1] == weight.shape[1])
-    return x.new_empty((*x.shape[:-1], weight.shape[0]))
-
-
-def _norm(
-    x: torch.Tensor,
-    ord: float = 2,
-    dim: Sequence[int] | None = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    return torch.ops.aten.sum.dim_IntList(x.abs(), dim, keepdim, dtype=dtype)
-
-
-def _convolved(
-    image: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
-) -> torch.Tensor:
-    lengths = image.shape[2:]
-    every = (_each(item, len(lengths)) for item in (weight.shape[2:], padding, dilation))
-    for length, kernel, pad, step in zip(lengths, *every, strict=True):
-        _CHECK(transposed or length + 2 * pad >= step * (kernel - 1) + 1)
-    more = output_padding if transposed else None
-    shape = calc_conv_nd_return_shape(
-        image, weight, stride, padding, dilation, transposed, groups, more
-    )
-    if guard_or_false(image.shape[1] == 0):
-        shape[1] = 0
-    return image.new_empty(shape)
-
-
-def _each(items: Any, count: int) -> list[Any]:
-    """Return one item per dim; a single item is repeated."""
-    return list(items) * count if len(items) == 1 else list(items)
-
-
-ASKS_MORE = TorchVersion(torch.__version__) < "2.13"
-"""True if this torch asks for unknown sizes where its later versions do not."""
-_OF_SIZES: Mapping[Any, Callable[..., torch.Tensor]] = {
-    torch.ops.aten.slice.Tensor: sliced,
-    torch.ops.aten.linalg_solve_triangular.default: _solved,
-}
-"""Operators on symbolic sizes whose result is defined here: torch 2.11 gives a slice a new,
-unrelated size if it cannot decide whether a size is 0 or 1, and solve_triangular needs numbers."""
-_OF_UNKNOWN_SIZES: Mapping[Any, Callable[..., torch.Tensor]] = {
-    torch.ops.aten.scaled_dot_product_attention.default: _attended,
-    **(
-        {
-            torch.ops.aten.convolution.default: _convolved,
-            torch.ops.aten.matmul.default: _multiplied,
-            torch.ops.aten.linear.default: _linear,
-        }
-        if ASKS_MORE
-        else {}
-    ),
-}
-"""Operators that would ask torch for the values of unbacked sizes."""
-_MISTAKEN: Mapping[Any, Callable[..., torch.Tensor]] = (
-    {torch.ops.aten.linalg_vector_norm.default: _norm}
-    if TorchVersion(torch.__version__) < "2.12"
-    else {}
-)
-"""Operators that are wrong on fake tensors: the norm keeps a last dim of size 1."""
+    match rule.when:
+        case Replaced.ALWAYS:
+            is_replaced = True
+        case Replaced.SYMBOLIC:
+            is_replaced = bool(sizes)
+        case Replaced.UNBACKED:
+            is_replaced = any(not size.node.has_hint() for size in sizes)
+    return rule.compute if is_replaced else None
 
 
 def comparisons(condition: Any) -> Iterator[Any]:
@@ -422,6 +261,7 @@ _ROUNDED: dict[str, Callable[[Size, Size], Size]] = {
     "TruncToInt": _truncated,
 }
 """The integer division for each rounding of a quotient of two sizes, such as `math.ceil(n / 2)`."""
+
 
 _MEANINGS: dict[str, Callable[[Size, Size], Size]] = {
     "Add": Size.__add__,

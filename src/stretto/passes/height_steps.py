@@ -338,7 +338,7 @@ class HeightBlocks:
         return out.emit("aten.index_select.default", at.pools[number], 0, rows)
 
     def rest(self, out: Batch, count: int) -> None:
-        """Emit the rest of the activations for `count` rows. Raises Stays if an op cannot be
+        """Emit the rest of the activations for `count` rows. Raises NotBatchable if an op cannot be
         batched."""
         for op in self.parts.rest:
             rule = rule_for(op.target)

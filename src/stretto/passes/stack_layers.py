@@ -344,7 +344,7 @@ class _Stack:
         rows = [op for op in rows if op.results[0] in read]
         yields = [renamed.get(value, value) for value in loop.body.yields]
         following = [self.following(key, yields) for key in self.carried]
-        substitute(inside, renamed)  # the first change of the old loop; no Stays after this
+        substitute(inside, renamed)  # the first change of the old loop; no NotBatchable after this
         body = Block(
             (loop.index, *(loop.carried[n] for n in kept), *self.params.values()),
             [*rows, *inside.ops, *self.batch.ops],

@@ -43,7 +43,7 @@ class Region(Protocol):
 
 
 def batched_for(region: Region, op: ForOp) -> None:
-    """Emit a loop for all rows at once. Raises Stays if its bounds differ between rows."""
+    """Emit a loop for all rows at once. Raises NotBatchable if its bounds differ between rows."""
     batch = region.batch
     start, stop = _bound(batch, op.start), _bound(batch, op.stop)
     inits = list(op.inits)
@@ -270,7 +270,7 @@ class _BlockBatcher:
         self.batch.twins.update(zip(op.results, twins, strict=True))
 
     def twins(self, op: Op) -> tuple[Value, ...]:
-        """Return the results for all rows at once. Raises Stays if the op cannot be batched."""
+        """Return the results for all rows at once; raise NotBatchable if there are none."""
         known = len(self.batch.ops)
         if not isinstance(op, TensorOp):
             raise NotBatchable("it has no batched form")

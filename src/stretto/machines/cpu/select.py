@@ -17,18 +17,18 @@ from stretto.device.forms import Items, Lowered, Selected
 from stretto.device.operator import Combine, Loops, Operator, TileDim
 from stretto.device.tree import Leaf, Let, Tree, assigns, walk
 from stretto.ir.sizes import Size, Symbol
-from stretto.kernels.attention import plain_attention, plain_steps
 from stretto.kernels.channels_last import channels_last
 from stretto.kernels.contraction import contraction_of
 from stretto.kernels.fuse import apart_reason
 from stretto.kernels.groups import Box, Group, Member, NewBuffers, single
 from stretto.kernels.panels import Packings
-from stretto.kernels.split_sorts import split_sorts
 from stretto.kernels.variants import Chooser, Ranges, Variant, cheapest, cut_in_order, opener
 from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
 from stretto.machines.cpu.template import Candidate, Request
 from stretto.machines.cpu.templates import candidate
 from stretto.machines.cpu.templates.contraction import packed_bytes
+from stretto.operators.attention import plain_attention, plain_steps
+from stretto.operators.sorting import split_sorts
 from stretto.remarks import Remarks
 
 

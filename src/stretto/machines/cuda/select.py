@@ -17,12 +17,10 @@ from stretto.device.expr import Buffer
 from stretto.device.forms import Lowered, ProgramInterface, Selected
 from stretto.device.operator import Operator, Span, Stage, TileDim
 from stretto.device.user_kernels import index_multiples
-from stretto.kernels.attention import plain_attention
 from stretto.kernels.channels_last import channels_last
 from stretto.kernels.groups import Group, single
 from stretto.kernels.panels import Packings, weights_in_order
 from stretto.kernels.split_reductions import Estimates, split_reductions
-from stretto.kernels.split_sorts import count_sorts
 from stretto.kernels.variants import (
     Chooser,
     Variant,
@@ -34,6 +32,8 @@ from stretto.kernels.variants import (
 from stretto.machines.cuda.costs import CUDA_COSTS, CudaCosts
 from stretto.machines.cuda.template import Choice, Stencil, whole_seconds
 from stretto.machines.cuda.templates import choose as choose_template
+from stretto.operators.attention import plain_attention
+from stretto.operators.sorting import count_sorts
 from stretto.remarks import Remarks
 from stretto.text import seconds_text
 

@@ -2,9 +2,9 @@
 
 The table of operators (`ops.table`) gives the kind of batching of each operator. This
 module implements each kind: a rule reads the op of the loop body and emits the same
-computation on twins, which are tensors with a leading dim for the iteration. Operators with
-an `OwnRule` register a function with `batches`; contractions do so in `twins`. An operator
-that cannot be batched stays in the loop.
+computation on twins, which are tensors with a leading dim for the iteration. For operators of
+no such kind, their family in `operators` registers a rule with `batches`. An operator that
+cannot be batched stays in the loop.
 """
 
 from __future__ import annotations
@@ -23,8 +23,15 @@ from stretto.ir.types import Dim, DType, TensorType
 from stretto.ops.arguments import argument, value_argument, with_arguments
 from stretto.ops.infer import named_arguments, parameters, tensor_op
 from stretto.ops.properties import properties
-from stretto.ops.table import AllDims, ElementByElement, KeepDims, MergeRows, OwnRule, ShiftDims
-from stretto.passes.simplifications.algebra import permutation
+from stretto.ops.table import (
+    AllDims,
+    ElementByElement,
+    KeepDims,
+    MergeRows,
+    OwnRule,
+    ShiftDims,
+    describe,
+)
 
 # ---- A batch: ops before a loop that compute values of its body for all iterations at once.
 #
@@ -110,7 +117,7 @@ class NotBatchable(Exception):
 
 Rule = Callable[[Batch, TensorOp], tuple[Value, ...]]
 """Emits and returns the twins of the op's results. At least one operand has a twin, the others are
-invariant. Raises Stays, or VerifyError if torch refuses the batched op."""
+invariant. Raises NotBatchable, or VerifyError if torch refuses the batched op."""
 
 
 def times(first: Dim, second: Dim) -> Dim:
@@ -118,15 +125,11 @@ def times(first: Dim, second: Dim) -> Dim:
     return (Size.of(first) * second).dim
 
 
-OWN_RULES: dict[str, Rule] = {}
-"""The rules of operators whose entry in the table is `OwnRule`."""
-
-
-def batches(*targets: str) -> Callable[[Rule], Rule]:
-    """Register the decorated function as the rule of the operators `targets`."""
+def batches(names: str, namespace: str = "aten") -> Callable[[Rule], Rule]:
+    """Register the decorated function as the rule of the operators `names`, separated by spaces."""
 
     def register(rule: Rule) -> Rule:
-        OWN_RULES.update(dict.fromkeys(targets, rule))
+        describe(names, namespace, batching=OwnRule(rule))
         return rule
 
     return register
@@ -147,8 +150,8 @@ def rule_for(target: str) -> Rule | None:
             return partial(_merge_rows, rank=rank)
         case AllDims(target):
             return partial(_all_dims, target=target)
-        case OwnRule():
-            return OWN_RULES[target]
+        case OwnRule(rule):
+            return rule
 
 
 def _element_by_element(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
@@ -240,7 +243,7 @@ def rebuilt(batch: Batch, op: TensorOp, changed: dict[str, Argument]) -> tuple[V
 def shift_dims(batch: Batch, op: TensorOp, how: ShiftDims) -> tuple[Value, ...]:
     """Apply the operator to the same dims of the twin: each non-negative dim is one higher, dims
     counted from the end stay."""
-    name, value = _only_batched(batch, op)
+    name, value = only_batched(batch, op)
     rank = value.tensor.rank
     changed: dict[str, Argument] = {name: batch.twins[value]}
     for dim_name in how.names:
@@ -263,7 +266,7 @@ def shifted(dims: Argument) -> Argument:
 
 
 def _keep_dims(batch: Batch, op: TensorOp, rank: int) -> tuple[Value, ...]:
-    name, value = _only_batched(batch, op)
+    name, value = only_batched(batch, op)
     if value.tensor.rank < rank:
         raise NotBatchable("its operand has too few dims")
     return rebuilt(batch, op, {name: batch.twins[value]})
@@ -271,7 +274,7 @@ def _keep_dims(batch: Batch, op: TensorOp, rank: int) -> tuple[Value, ...]:
 
 def _merge_rows(batch: Batch, op: TensorOp, rank: int) -> tuple[Value, ...]:
     """Merge the iterations into the operand's own batch dim, its first."""
-    name, value = _only_batched(batch, op)
+    name, value = only_batched(batch, op)
     if value.tensor.rank < rank:
         raise NotBatchable("its operand has no batch dim")
     results = rebuilt(batch, op, {name: batch.merge_rows(batch.twins[value])})
@@ -281,7 +284,7 @@ def _merge_rows(batch: Batch, op: TensorOp, rank: int) -> tuple[Value, ...]:
 
 def _all_dims(batch: Batch, op: TensorOp, target: str) -> tuple[Value, ...]:
     """Reduce over all dims but the iteration, for `sum` and similar operators over all dims."""
-    _, value = _only_batched(batch, op)
+    _, value = only_batched(batch, op)
     rank = value.tensor.rank
     if not rank:
         dtype = op.result.tensor.dtype.torch
@@ -293,9 +296,9 @@ def _all_dims(batch: Batch, op: TensorOp, target: str) -> tuple[Value, ...]:
     return (batch.emit(target, batch.twins[value], dims, False, dtype=dtype),)
 
 
-def _only_batched(batch: Batch, op: TensorOp) -> tuple[str, Value]:
-    """Return name and value of the first argument. Raises Stays unless it is the only one that
-    differs between iterations."""
+def only_batched(batch: Batch, op: TensorOp) -> tuple[str, Value]:
+    """Return name and value of the first argument. Raises NotBatchable unless it is the only one
+    that differs between iterations."""
     name = next(iter(parameters(op.target)))
     value = value_argument(op, name)
     if value is None or not batch.is_batched(value):
@@ -303,70 +306,3 @@ def _only_batched(batch: Batch, op: TensorOp) -> tuple[str, Value]:
     if any(batch.is_batched(other) for other in op.operands if other is not value):
         raise NotBatchable("more than its first operand differs from iteration to iteration")
     return name, value
-
-
-# ---- own rules -------------------------------------------------------------------------------
-
-
-@batches(
-    *("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default"),
-    "aten.squeeze.default",
-)
-def _to_result_shape(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
-    """view and similar operators: all of them keep the order of elements."""
-    _, value = _only_batched(batch, op)
-    return (batch.reshape(batch.twins[value], (batch.length, *op.result.tensor.shape)),)
-
-
-@batches("aten.expand.default")
-def _expand(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
-    _, value = _only_batched(batch, op)
-    shape = op.result.tensor.shape
-    aligned = batch.aligned(value, len(shape))
-    return (batch.emit("aten.expand.default", aligned, (batch.length, *shape)),)
-
-
-@batches("aten.permute.default", "aten.transpose.int", "aten.t.default")
-def _permute(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
-    _, value = _only_batched(batch, op)
-    order = (dim + 1 for dim in permutation(op))
-    return (batch.permute(batch.twins[value], (0, *order)),)
-
-
-@batches("aten.cat.default", "aten.stack.default")
-def _concatenate(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
-    values = argument_values(argument(op, "tensors"))
-    if len({value.tensor.rank for value in values}) > 1:
-        raise NotBatchable("its operands differ in rank")
-    parts = tuple(batch.expanded(value) for value in values)
-    return (batch.emit(op.target, parts, shifted(argument(op, "dim"))),)
-
-
-@batches("aten.embedding.default")
-def _embedding(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
-    table, rows = value_argument(op, "weight"), value_argument(op, "indices")
-    if batch.is_batched(table) or rows is None or not batch.is_batched(rows):
-        raise NotBatchable("the table differs from iteration to iteration")
-    return rebuilt(batch, op, {"indices": batch.twins[rows]})
-
-
-@batches("aten.repeat.default")
-def _repeat(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
-    _, value = _only_batched(batch, op)
-    repeats = argument(op, "repeats")
-    assert isinstance(repeats, tuple)
-    aligned = batch.aligned(value, len(repeats))
-    return (batch.emit("aten.repeat.default", aligned, (1, *repeats)),)
-
-
-@batches("aten.argmax.default", "aten.argmin.default")
-def _arg(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
-    """argmax and argmin. Without a dim, they run over all elements in row-major order."""
-    if argument(op, "dim") is not None:
-        return shift_dims(batch, op, ShiftDims())
-    _, value = _only_batched(batch, op)
-    size = prod(value.tensor.static_shape()) if value.tensor.is_static else None
-    if not size or argument(op, "keepdim"):
-        raise NotBatchable("it runs over all dims at once")
-    flat = batch.reshape(batch.twins[value], (batch.length, size))
-    return (batch.emit(op.target, flat, 1),)

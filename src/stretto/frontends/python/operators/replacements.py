@@ -14,6 +14,7 @@ from torch import Tensor
 from stretto.frontends.python.operators.checks import check_all, eager_refusal, infer
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.sizes import is_decided
+from stretto.ops.infer import resolve
 
 # ---- Rules for linear layers that quantise their input, as created by `quantize_dynamic`.
 #
@@ -115,7 +116,7 @@ def _linear_dynamic(
         return x.new_zeros(shape)
     scale, zero = _scale_and_zero(x, 127 if reduce_range else 255)
     bytes = ((x * (1 / scale)).round() + zero).clamp(0, 255).to(torch.uint8).reshape(-1, inputs)
-    sums = torch.ops.stretto.byte_mm(bytes, weights.weight) - zero * weights.sums
+    sums = resolve("stretto.byte_mm.default")(bytes, weights.weight) - zero * weights.sums
     if weights.has_zero:
         rows = bytes.sum(1, keepdim=True, dtype=torch.int32)
         sums = sums - weights.zero * (rows - inputs * zero)
@@ -164,7 +165,7 @@ def _grouped_mm(
     refused = eager_refusal(aten._grouped_mm.default, (rows, matrices, offs), {})
     if refused is not None:
         raise refused
-    return torch.ops.stretto.grouped_mm(rows, matrices, offs)
+    return resolve("stretto.grouped_mm.default")(rows, matrices, offs)
 
 
 def _histogram(values: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
@@ -309,7 +310,7 @@ def _topk(x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = Tr
     if not isinstance(k, int):
         return NotImplemented
     infer(tracer(), aten.topk.default, (x, k, dim, largest, sorted), {})
-    return torch.ops.stretto.topk.default(x, k, dim, largest)
+    return resolve("stretto.topk.default")(x, k, dim, largest)
 
 
 def _kthvalue(x: Any, k: Any, dim: int = -1, keepdim: bool = False) -> Any:
@@ -322,9 +323,9 @@ def _kthvalue(x: Any, k: Any, dim: int = -1, keepdim: bool = False) -> Any:
     if not 1 <= k <= size:
         raise RuntimeError(f"kthvalue(): selected number k out of range for dimension {dim}")
     if 2 * k <= size:
-        values, places = torch.ops.stretto.topk.default(x, k, dim, False)
+        values, places = resolve("stretto.topk.default")(x, k, dim, False)
     else:
-        values, places = torch.ops.stretto.topk.default(x, size - k + 1, dim, True)
+        values, places = resolve("stretto.topk.default")(x, size - k + 1, dim, True)
     return _selected(values, dim, keepdim, -1), _selected(places, dim, keepdim, -1)
 
 

@@ -16,13 +16,13 @@ from stretto.device.expr import Access, Apply, Const, Expr, Index, Load, Positio
 from stretto.device.operator import Combine, Operator, Stage
 from stretto.ir.sizes import Product
 from stretto.ir.types import DType
-from stretto.kernels.attention import Attention
 from stretto.kernels.contraction import FLOATS
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, ScalarPrinter, element, iteration
 from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
 from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared
 from stretto.machines.statements import Do, If, Raw, Store
 from stretto.machines.terms import Term, call, filled, literal, variable
+from stretto.operators.attention import Attention
 
 TILE_ROWS = 6
 """Rows of the register tile of its products; tasks take whole tiles. With whole blocks, 128 rows

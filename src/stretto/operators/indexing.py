@@ -1,5 +1,4 @@
-"""Accesses at computed positions (embedding, gather, scatter, advanced indexing) and parts of
-tensors.
+"""Accesses at computed positions: embedding, gather, scatter, advanced indexing.
 
 Positions in a tensor are brought into range (negative ones count from the end, if torch allows
 it) and checked in the run. A position that is one number for the whole op becomes a register, so
@@ -23,14 +22,13 @@ from stretto.device.expr import (
     Var,
     dynamic_index,
     index_loads,
-    is_known,
     loads,
     parts,
 )
-from stretto.ir.core import Value
-from stretto.ir.ops import Argument
-from stretto.ir.size_bounds import maximum, minimum
+from stretto.ir.core import Value, argument_values
+from stretto.ir.ops import Argument, TensorOp
 from stretto.ir.types import DType
+from stretto.lowering.emit import apply, compute_dtype, mapped, where
 from stretto.lowering.lazy import (
     Lazy,
     broadcast,
@@ -41,12 +39,46 @@ from stretto.lowering.lazy import (
     variables,
     whole_buffer,
 )
-from stretto.lowering.rules.contract import broadcast_dims
-from stretto.lowering.rules.emit import apply, compute_dtype, mapped, where
-from stretto.lowering.rules.table import Call, Decline, rule, static_size
-from stretto.ops.bounds import out_of_range, position_failure, window_out_of_range
-from stretto.ops.positions import CHECK
+from stretto.lowering.rules import Call, Decline, rule, static_size
+from stretto.operators.products import broadcast_dims
+from stretto.ops.arguments import argument, value_argument
+from stretto.ops.bounds import out_of_range
+from stretto.ops.infer import named_arguments
 from stretto.ops.properties import properties
+from stretto.ops.table import Fails, PositionArgument, Reach, describe
+from stretto.passes.batching.rules import Batch, NotBatchable, batches, rebuilt, shifted
+
+# ---- properties ------------------------------------------------------------------------------
+
+_NO_VALUE = "index out of range in self"
+_INNER = "RuntimeError", "INDICES element is out of DATA bounds|, id={} axis_dim={size}"
+describe("masked_scatter", fails=Fails.VALUES)  # too few elements
+describe("index_fill", positions=PositionArgument(Reach.WRITTEN, wraps=True))
+describe("index_add", positions=PositionArgument(Reach.WRITTEN, error="RuntimeError"))
+describe(
+    "index_copy",
+    positions=PositionArgument(
+        Reach.WRITTEN,
+        message="index_copy_(): index {} is out of bounds for dimension {dim}| with size {size}",
+    ),
+)
+describe(
+    "gather scatter scatter_add scatter_reduce",
+    positions=PositionArgument(Reach.DIM, error="RuntimeError"),
+)
+describe("index_select", positions=PositionArgument(Reach.DIM, message=_NO_VALUE, inner=_INNER))
+describe("embedding", positions=PositionArgument(Reach.ROWS, "indices", message=_NO_VALUE))
+describe(
+    "take",
+    positions=PositionArgument(
+        Reach.FLAT,
+        wraps=True,
+        message="out of range: tried to access index {} on a tensor of {size} elements.",
+    ),
+)
+describe("index index_put", positions=PositionArgument(Reach.TABLES, "indices", wraps=True))
+describe("index_put scatter.src scatter.value", updates=True)
+describe("embedding index_select index_add index_copy index_fill take", whole=True)
 
 
 def checked(expr: Expr, size: Extent, number: int, wraps: bool = True) -> Index:
@@ -64,33 +96,13 @@ def position_of(call: Call, argument: Argument, lazy: Lazy, dim: int, size: Exte
         raise Decline("positions must be integers")
     known = properties(call.op.target).positions
     wraps = known is None or known.wraps
-    if _is_single(lazy) and isinstance(argument, Value):
+    if is_single(lazy) and isinstance(argument, Value):
         failure = out_of_range(call.op.target, dim, size)
         index = call.low.position(argument, size, failure, wraps=wraps)
         return Lazy(DType.I64, lazy.shape, Position(index))
     lazy = lazy if lazy.is_stored else call.low.materialised(argument)
     number = call.low.stop(out_of_range(call.op.target, dim, size, wraps))
     return Lazy(DType.I64, lazy.shape, Position(checked(lazy.expr, size, number, wraps)))
-
-
-@rule(CHECK)
-def _check_positions(call: Call) -> tuple[Lazy, ...]:
-    """Check a single position in control. A table declines: the library call checks all of it."""
-    argument = call.arguments["positions"]
-    if not _is_single(call.tensor("positions")):
-        raise Decline("a table of positions")
-    operator, dim = str(call.arguments["operator"]), call.integer("dim")
-    size, length = call.dim("size"), call.dim("length")
-    failure = position_failure(operator, size, length, dim)
-    call.low.position(argument, size, failure, length, wraps=call.flag("wraps"))
-    return ()
-
-
-@rule("stretto.evaluate.default")
-def _evaluate(call: Call) -> tuple[Lazy, ...]:
-    """Store the value, although nothing reads it, so that a kernel computes it."""
-    call.low.materialised(call.arguments["value"])
-    return ()
 
 
 def as_index(lazy: Lazy, *indices: Index) -> Index:
@@ -122,11 +134,11 @@ def _require_dependence(source: Lazy, tables: Mapping[int, Lazy]) -> None:
                 read.update(index.atoms())
             case _:
                 pass
-    if any(Var(dim) not in read for dim, table in tables.items() if not _is_single(table)):
+    if any(Var(dim) not in read for dim, table in tables.items() if not is_single(table)):
         raise Decline("no element depends on the positions")
 
 
-def _is_single(positions: Lazy) -> bool:
+def is_single(positions: Lazy) -> bool:
     return all(size == 1 for size in positions.shape)
 
 
@@ -300,6 +312,7 @@ _SCATTERS = {False: "scatter.src scatter.value", True: "scatter_add scatter_redu
 _ALONG_DIM = {False: "index_copy index_fill.int_Scalar index_fill.int_Tensor", True: "index_add"}
 """Operators that overwrite (False), and those that add to the elements (True)."""
 
+
 for _adds, _names in _SCATTERS.items():
 
     @rule(_names)
@@ -366,93 +379,87 @@ def _source(call: Call) -> Lazy:
     return mapped(source, apply("mul", expr, cast(call.scalar("alpha"), expr.dtype)))
 
 
-# ---- Parts of a tensor (row, slice, diagonal): reading one is a view, writing one an update ---
+# ---- Batching: positions that differ between iterations ----------------------------------------
 #
-# `part` registers the positions of a part's elements in the whole, once for both.
+# If the tensor differs too, the iteration number becomes a position in its leading dim.
 
 
-Shape = tuple[Extent, ...]
-Places = Callable[[Call, Shape, Shape], list[Index]]
-"""Returns the index in each dim of the whole of the part's elements, given the dims of the whole
-and of the part."""
+def iteration_numbers(batch: Batch, rank: int) -> Value:
+    """Return the iteration numbers, shaped to broadcast with twins of positions of `rank` dims."""
+    counted = batch.emit("aten.arange.default", batch.length)
+    return batch.reshape(counted, (batch.length, *(1,) * rank))
 
 
-def part(reads: str, writes: str) -> Callable[[Places], Places]:
-    """Register the operators that read such a part, and the one that writes it."""
-
-    def register(places: Places) -> Places:
-        def read(call: Call) -> Lazy:
-            lazy = call.tensor("self")
-            return lazy.view(call.shape, *places(call, lazy.shape, call.shape))
-
-        def written(call: Call) -> Lazy:
-            shape = call.tensor("src").shape
-            selection = Selection(shape, tuple(places(call, call.shape, shape)))
-            return write(call, lambda: broadcast(call.tensor("src"), shape), selection)
-
-        rule(reads)(read)
-        rule(writes)(written)
-        return places
-
-    return register
+def source_dim(op: TensorOp, rank: int) -> int:
+    dim = argument(op, "dim")
+    if not isinstance(dim, int) or rank == 0:
+        raise NotBatchable("its operand has no dims")
+    return dim % rank
 
 
-@part("select.int select_copy.int", "select_scatter")
-def _row(call: Call, whole: Shape, part: Shape) -> list[Index]:
-    dim = call.axis(len(whole))
-    failure = out_of_range("aten.select.int", dim, whole[dim])
-    position = call.low.position(call.arguments["index"], whole[dim], failure)
-    return [*variables(part[:dim]), position, *variables(part[dim:], dim)]
+@batches("index_select.default")
+def _batch_index_select(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    source, index = value_argument(op, "self"), value_argument(op, "index")
+    if source is None or index is None or index.tensor.rank != 1:
+        raise NotBatchable("its operand has no dims")
+    dim = source_dim(op, source.tensor.rank)
+    if not batch.is_batched(index):
+        return rebuilt(batch, op, {"self": batch.twins[source], "dim": dim + 1})
+    taken = taken_elements(batch, source, dim, index)  # [n, k, ...], where k replaces `dim`
+    order = [0, *range(2, dim + 2), 1, *range(dim + 2, source.tensor.rank + 1)]
+    return (batch.permute(taken, tuple(order)),)
 
 
-@part("slice.Tensor slice_copy.Tensor", "slice_scatter")
-def _slice(call: Call, whole: Shape, part: Shape) -> list[Index]:
-    """A slice begins where Python's rules put it."""
-    dim = call.axis(len(whole))
-    start = call.integer("start") if call.has("start") else 0
-    return _window(part, dim, _slice_start(call, start, whole[dim]), call.integer("step"))
+def taken_elements(batch: Batch, source: Value, dim: int, index: Value) -> Value:
+    """Return the elements of `dim` at positions that differ between iterations: [n, *positions,
+    *other dims]."""
+    first = (dim, *(other for other in range(source.tensor.rank) if other != dim))
+    if not batch.is_batched(source):
+        operand = batch.permute(batch.operand(source), first)
+        return batch.emit("aten.index.Tensor", operand, (batch.twins[index],))
+    operand = batch.permute(batch.twins[source], (0, *(place + 1 for place in first)))
+    numbers = iteration_numbers(batch, index.tensor.rank)
+    return batch.emit("aten.index.Tensor", operand, (numbers, batch.twins[index]))
 
 
-def _slice_start(call: Call, start: int, size: Extent) -> Index:
-    if isinstance(size, int):
-        return Index(const=slice(start, None, 1).indices(size)[0])
-    if is_known(size):
-        size = Index.of(size)
-        return minimum(start, size) if start >= 0 else maximum(0, size + start)
-    if start >= 0:
-        return Index(const=start)
-    first = apply("maximum", Position(Index.of(size) + start), Const(0, DType.I64))
-    return Index.of(call.low.let(first, "start"))
+@batches("index.Tensor")
+def _batch_index(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    """Indexing of the leading dims only: positions that differ between iterations put the
+    iteration first in the result."""
+    source, indices = value_argument(op, "self"), argument(op, "indices")
+    values = argument_values(indices)
+    if source is None or not isinstance(indices, tuple) or len(values) != len(indices):
+        raise NotBatchable("a dim before an index is not indexed")
+    if any(value.tensor.dtype.value in ("bool", "u8") for value in values):
+        raise NotBatchable("it is indexed by a mask")
+    if batch.is_batched(source) and not any(map(batch.is_batched, values)):
+        return rebuilt(batch, op, {"self": batch.twins[source], "indices": (None, *indices)})
+    rank = max(value.tensor.rank for value in values)
+    aligned: tuple[Value, ...] = tuple(batch.aligned(value, rank) for value in values)
+    if batch.is_batched(source):
+        aligned = (iteration_numbers(batch, rank), *aligned)
+        return rebuilt(batch, op, {"self": batch.twins[source], "indices": aligned})
+    return rebuilt(batch, op, {"indices": aligned})
 
 
-@part(
-    "narrow narrow_copy stretto.narrow.default stretto.narrow",
-    "stretto.narrow_scatter.default stretto.narrow_scatter",
-)
-def _narrow(call: Call, whole: Shape, part: Shape) -> list[Index]:
-    """Negative positions count from the end of the dim."""
-    dim = call.axis(len(whole))
-    size, length = whole[dim], part[dim]
-    failure = window_out_of_range(size, length)
-    if "src" in call.arguments and length == 1:  # the assignment of one item, with its message
-        failure = out_of_range(call.op.target, dim, size)
-    start = call.low.position(call.arguments["start"], size, failure, length)
-    return _window(part, dim, start, 1)
+@batches("gather.default scatter.src scatter.value scatter_add.default scatter_reduce.two")
+def batch_along_dim(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    """Operators along a dim whose tensors all have one rank: every tensor gets the leading dim,
+    and `dim` is one higher."""
+    changed: dict[str, Argument] = {"dim": shifted(argument(op, "dim"))}
+    for parameter, item in named_arguments(op.target, op.args, op.kwargs):
+        if isinstance(item, Value):
+            if not parameter.is_tensor:
+                raise NotBatchable("a number differs from iteration to iteration")
+            if item.tensor.rank == 0 and parameter.name != "src":
+                raise NotBatchable("its operand has no dims")
+            changed[parameter.name] = batch.expanded(item)
+    return rebuilt(batch, op, changed)
 
 
-def _window(part: Shape, dim: int, start: Index, step: int) -> list[Index]:
-    indices = list(variables(part))
-    indices[dim] = indices[dim] * step + start
-    return indices
-
-
-@part("diagonal diagonal_copy", "diagonal_scatter")
-def _diagonal(call: Call, whole: Shape, part: Shape) -> list[Index]:
-    first, second = (call.axis(len(whole), name) for name in ("dim1", "dim2"))
-    offset = call.integer("offset")
-    *rest, along = variables(part)
-    remaining = iter(rest)
-    indices = [Index() if d in (first, second) else next(remaining) for d in range(len(whole))]
-    indices[first] = along + max(-offset, 0)
-    indices[second] = along + max(offset, 0)
-    return indices
+@batches("embedding.default")
+def _batch_embedding(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    table, rows = value_argument(op, "weight"), value_argument(op, "indices")
+    if batch.is_batched(table) or rows is None or not batch.is_batched(rows):
+        raise NotBatchable("the table differs from iteration to iteration")
+    return rebuilt(batch, op, {"indices": batch.twins[rows]})

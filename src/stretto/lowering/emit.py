@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
+import torch
+
 from stretto.device.expr import Apply, Const, Expr, Extent, Index, Load, Position
 from stretto.device.functions import FUNCTIONS, Result, wrapped
 from stretto.device.operator import POSITIONS, Combine, Operator
@@ -231,13 +233,17 @@ def sum_dtype(dtype: DType) -> DType:
     return compute_dtype(dtype) if dtype.is_float else DType.I64
 
 
-def lowest(dtype: DType) -> bool | int | float:
-    """Return the neutral element of max."""
-    if dtype.is_float:
-        return -inf
+def neutral(combine: Combine, dtype: DType) -> Const:
+    """Return the neutral element of a combination."""
     if dtype is DType.BOOL:
-        return False
-    return 0 if dtype is DType.U8 else -(1 << (8 * dtype.itemsize - 1))
+        return Const(combine in (Combine.PROD, Combine.MIN, Combine.ALL), dtype)
+    if combine not in (Combine.MAX, Combine.MIN):
+        one = combine in (Combine.PROD, Combine.ALL)
+        return Const(float(one) if dtype.is_float else int(one), dtype)
+    if dtype.is_float:
+        return Const(-inf if combine == Combine.MAX else inf, dtype)
+    limits = torch.iinfo(dtype.torch)
+    return Const(limits.min if combine == Combine.MAX else limits.max, dtype)
 
 
 def truth(expr: Expr) -> Expr:

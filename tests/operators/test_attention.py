@@ -15,10 +15,10 @@ from stretto.device.verifier import verify_form
 from stretto.errors import VerifyError
 from stretto.ir.sizes import Size
 from stretto.ir.types import DType
-from stretto.kernels.attention import plain_attention
 from stretto.lowering.program import lower
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates.attention import Fused
+from stretto.operators.attention import plain_attention
 from tests.backends import check
 from tests.support import program_of
 

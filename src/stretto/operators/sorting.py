@@ -1,6 +1,8 @@
-"""Splitting of sorts: a selection from a long dim for several units, and every sort for GPUs.
+"""Sorting along a dim, and the first elements in sorted order.
 
-The first k of n elements are the first k of those that are the first k of their slice:
+One operator computes the positions; the values are loads at them. A selection from a long dim is
+split for several units, and every sort for GPUs. The first k of n elements are the first k of
+those that are the first k of their slice:
 
     parts[p, r] = position in slice p of its element of rank r, for r < k
     found[r]    = number among the p * k candidates of the one of rank r
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import ceil, inf, nan, prod
+from math import ceil, nan, prod
 
 import torch
 
@@ -45,7 +47,99 @@ from stretto.device.operator import SORTS, Combine, LibraryCall, Operator
 from stretto.device.tree import Tree
 from stretto.ir.types import DType
 from stretto.kernels.groups import NewBuffers, replace_operators
-from stretto.lowering.lazy import cast, placed, placed_at, variables
+from stretto.lowering.emit import compute_dtype, computed, neutral
+from stretto.lowering.lazy import Lazy, cast, constant, placed, placed_at, stored, variables
+from stretto.lowering.rules import Call, Decline, rule, static_dims
+from stretto.ops.library import define
+from stretto.ops.table import Fails, ShiftDims, describe
+
+# ---- properties ------------------------------------------------------------------------------
+
+describe("sort.stable", fails=Fails.NEVER)
+
+
+describe("topk", "stretto", fails=Fails.NEVER, batching=ShiftDims())
+
+
+describe("topk sort", batching=ShiftDims())
+
+
+@rule("sort.stable")
+def _sort(call: Call) -> tuple[Lazy, ...]:
+    if not (call.has("stable") and call.flag("stable")):
+        raise Decline("which of equal elements comes first is the library's choice")
+    return _ordered(call, call.flag("descending"))
+
+
+@rule("stretto.topk.default")
+def _topk(call: Call) -> tuple[Lazy, ...]:
+    return _ordered(call, call.flag("largest"))
+
+
+def _ordered(call: Call, descending: bool) -> tuple[Lazy, ...]:
+    """Return the first elements of the sorted dim, as many as the result has there, and their
+    positions."""
+    static_dims((*call.tensor("self").shape, *call.shape))
+    lazy = call.cheap("self")
+    if lazy.rank == 0:
+        return lazy, Lazy(DType.I64, (), Const(0, DType.I64))
+    if 0 in call.shape:
+        return constant(0, lazy.dtype, call.shape), constant(0, DType.I64, call.shape)
+    dim = call.axis(lazy.rank)
+    places = _places(call, lazy, dim, call.shape[dim], descending)
+    indices = list(variables(call.shape))
+    indices[dim] = Index.of(Dynamic(places.expr)) if lazy.shape[dim] != 1 else Index()
+    return Lazy(lazy.dtype, call.shape, lazy.at(*indices)), places
+
+
+def _places(call: Call, lazy: Lazy, dim: int, keep: Extent, descending: bool) -> Lazy:
+    """Return the positions that the elements of the sorted dim come from. That dim appears twice
+    at the end of the operator's dims: with the size sorted and with the size stored."""
+    if lazy.shape[dim] == 1:
+        return Lazy(DType.I64, call.shape, Const(0, DType.I64))
+    source = computed(lazy, compute_dtype(lazy.dtype))
+    outer = (*lazy.shape[:dim], *lazy.shape[dim + 1 :])
+    read, written = list(variables(outer)), list(variables(outer))
+    read.insert(dim, Index.of(Var(len(outer))))
+    written.insert(dim, variables((keep,), len(outer) + 1)[0])
+    buffer = call.low.output(call.op.results[1])
+    operator = Operator(
+        "sort",
+        outer,
+        (lazy.shape[dim], keep),
+        Combine.ARGSORT_DESCENDING if descending else Combine.ARGSORT,
+        source.at(*read),
+        placed_at(buffer, call.shape, tuple(written)),
+        source=call.low.source,
+    )
+    call.low.emit(operator)
+    return stored(buffer, call.shape)
+
+
+# ---- stretto.topk(x, k, dim, largest) --------------------------------------------------------
+#
+# `aten.topk` with a defined order of equal elements: the one that comes first in `x` is first.
+
+
+def _compute_topk(
+    self: torch.Tensor, k: int, dim: int, largest: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if any(isinstance(size, torch.SymInt) for size in (*self.shape, k)):
+        shape = [k if place == dim % self.dim() else n for place, n in enumerate(self.shape)]
+        return self.new_empty(shape), self.new_empty(shape, dtype=torch.int64)
+    values, indices = self.sort(stable=True, dim=dim, descending=largest)
+    if self.dim() == 0:
+        return values, indices
+    return values.narrow(dim, 0, k).clone(), indices.narrow(dim, 0, k).clone()
+
+
+define(
+    "topk(Tensor self, int k, int dim, bool largest) -> (Tensor values, Tensor indices)",
+    _compute_topk,
+)
+
+
+# ---- Splitting and counting --------------------------------------------------------------------
 
 
 def split_sorts(tree: Tree[Items], units: int, costs: CostModel) -> Tree[Items]:
@@ -246,12 +340,9 @@ def _value_at(operator: Operator, place: Index, end: int) -> Expr:
 def _last(operator: Operator) -> Const:
     """Return an element that sorts after all others."""
     dtype, falling = operator.value.dtype, operator.combine == Combine.ARGSORT_DESCENDING
-    if dtype is DType.BOOL:
-        return Const(not falling, dtype)
-    if dtype.is_float:
-        return Const(-inf if falling else nan, dtype)
-    limits = torch.iinfo(dtype.torch)
-    return Const(limits.min if falling else limits.max, dtype)
+    if dtype.is_float and not falling:
+        return Const(nan, dtype)
+    return neutral(Combine.MAX if falling else Combine.MIN, dtype)
 
 
 def _is_before(operator: Operator, a: Index, b: Index) -> Expr:

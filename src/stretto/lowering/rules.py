@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from stretto.device.expr import Expr, Extent, Load, Reg, loads
+from stretto.device.expr import Expr, Extent, Reg
 from stretto.device.operator import LibraryCall, Operator
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument, TensorOp
@@ -25,6 +25,7 @@ from stretto.lowering.function import Lowering
 from stretto.lowering.lazy import Lazy
 from stretto.ops.arguments import arguments
 from stretto.ops.infer import parameters
+from stretto.ops.table import load_families
 
 Rule = Callable[[Lowering, TensorOp], tuple[Lazy, ...] | None]
 
@@ -187,10 +188,6 @@ def sized_dims(dims: tuple[Extent, ...]) -> tuple[int | Size, ...]:
     return found
 
 
-def reads(expr: Expr) -> tuple[Load, ...]:
-    return tuple(loads(expr))
-
-
 Body = Callable[[Call], Lazy | tuple[Lazy, ...] | None]
 
 
@@ -210,6 +207,12 @@ def rule(*names: str) -> Callable[[AnyBody], AnyBody]:
         return body
 
     return register
+
+
+def find_rule(target: str) -> Rule | None:
+    """Return the rule of an operator, or None if it has no native lowering."""
+    load_families()
+    return RULES.get(target)
 
 
 def full_name(name: str) -> str:

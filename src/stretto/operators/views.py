@@ -1,12 +1,12 @@
-"""Rules for views, padding, joining and filled tensors. Only `cat` and `stack` store."""
+"""Views, padding and joining. Only `cat` and `stack` store."""
 
 from __future__ import annotations
 
 from stretto.device.expr import Apply, Const, Dynamic, Expr, Extent, Index, Load, Position, is_known
-from stretto.ir.core import Value
-from stretto.ir.failure import Failure
-from stretto.ir.sizes import Size
+from stretto.ir.core import Value, argument_values
+from stretto.ir.ops import TensorOp
 from stretto.ir.types import DType
+from stretto.lowering.emit import apply, conjunction, where, within
 from stretto.lowering.function import Lowering
 from stretto.lowering.lazy import (
     Lazy,
@@ -21,11 +21,40 @@ from stretto.lowering.lazy import (
     stored,
     variables,
 )
-from stretto.lowering.rules.emit import apply, conjunction, like, number, where, within
-from stretto.lowering.rules.table import Call, Decline, rule, static_dims
+from stretto.lowering.rules import Call, Decline, rule, static_dims
+from stretto.ops.arguments import argument
+from stretto.ops.table import Aliases, Fails, KeepDims, ShiftDims, describe
+from stretto.passes.batching.rules import Batch, NotBatchable, batches, only_batched, shifted
+from stretto.passes.simplifications.algebra import permutation
+
+# ---- properties ------------------------------------------------------------------------------
+
+describe(
+    "pixel_shuffle stack concat roll tile pad replication_pad1d repeat_interleave.self_int "
+    "unsafe_split unsafe_chunk unsafe_split_with_sizes lift type_as _reshape_copy "
+    "_unsafe_view atleast_1d atleast_2d",
+    fails=Fails.NEVER,
+)
+describe("_unsafe_view", rearranges=True)
+describe("reshape contiguous flatten.using_ints", aliases=Aliases.BY_LAYOUT)
+describe(
+    "lift unsafe_chunk unsafe_split.Tensor unsafe_split_with_sizes",  # the schemas do not say so
+    aliases=Aliases.ALWAYS,
+)
+describe(
+    "squeeze.dim squeeze.dims split.Tensor split_with_sizes chunk unbind unflatten.int",
+    batching=ShiftDims(),
+)
+describe("unsqueeze", batching=ShiftDims(grows=True))
+describe("flip roll", batching=ShiftDims(("dims",)))
+describe("flatten.using_ints", batching=ShiftDims(("start_dim", "end_dim")))
+describe("_to_copy to.dtype contiguous detach alias", batching=KeepDims(0))
+describe("constant_pad_nd", batching=KeepDims(1))
+describe("stack cat flip roll repeat", whole=True)
+
 
 # ---- Views of whole tensors: another index for each element, never a copy ---------------------
-# Views of parts are in `indexing`.
+# Views of parts are in `slices`.
 
 
 # ---- the same elements -----------------------------------------------------------------------
@@ -359,93 +388,44 @@ def _place_in_whole(low: Lowering, value: Value) -> Lazy | None:
     return _place(low, whole).view(own, *indices)
 
 
-# ---- Tensors of numbers and positions: full, arange, eye, triangles, one-hot ------------------
+# ---- batching ------------------------------------------------------------------------------
 
 
-def _filled(call: Call, value: Expr) -> Lazy:
-    return Lazy(call.dtype, call.shape, cast(value, call.dtype))
+@batches("view.default reshape.default _unsafe_view.default squeeze.default")
+def _batch_to_result_shape(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    """view and similar operators: all of them keep the order of elements."""
+    _, value = only_batched(batch, op)
+    return (batch.reshape(batch.twins[value], (batch.length, *op.result.tensor.shape)),)
 
 
-@rule("full full_like new_full fill.Scalar fill.Tensor scalar_tensor")
-def _full(call: Call) -> Lazy:
-    name = next(name for name in ("value", "fill_value", "s") if name in call.arguments)
-    return _filled(call, call.scalar(name))
+@batches("expand.default")
+def _batch_expand(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    _, value = only_batched(batch, op)
+    shape = op.result.tensor.shape
+    aligned = batch.aligned(value, len(shape))
+    return (batch.emit("aten.expand.default", aligned, (batch.length, *shape)),)
 
 
-@rule(
-    "zeros zeros_like new_zeros zero empty.memory_format empty_like empty_strided new_empty "
-    "new_empty_strided empty_permuted",
-)
-def _zeros(call: Call) -> Lazy:
-    return _filled(call, Const(0, DType.I64))
+@batches("permute.default transpose.int t.default")
+def _batch_permute(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    _, value = only_batched(batch, op)
+    order = (dim + 1 for dim in permutation(op))
+    return (batch.permute(batch.twins[value], (0, *order)),)
 
 
-@rule("ones ones_like new_ones")
-def _ones(call: Call) -> Lazy:
-    return _filled(call, Const(1, DType.I64))
+@batches("cat.default stack.default")
+def _batch_concatenate(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    values = argument_values(argument(op, "tensors"))
+    if len({value.tensor.rank for value in values}) > 1:
+        raise NotBatchable("its operands differ in rank")
+    parts = tuple(batch.expanded(value) for value in values)
+    return (batch.emit(op.target, parts, shifted(argument(op, "dim"))),)
 
 
-@rule("arange arange.start arange.start_step")
-def _arange(call: Call) -> Lazy:
-    given = (call.arguments.get("start", 0), call.arguments.get("step", 1))
-    place = Position(variables(call.shape)[0])
-    exact = all(isinstance(item, int | Size) for item in given)
-    dtype = DType.I64 if exact or not call.dtype.is_float else DType.F64
-
-    def bound(name: str, default: int) -> Expr:
-        if isinstance(call.arguments.get(name), Size):
-            return cast(call.scalar(name), dtype)
-        found = call.number(name) if name in call.arguments else default
-        return number(found if exact or dtype is DType.F64 else int(found), dtype)
-
-    steps = apply("mul", cast(place, dtype), bound("step", 1))
-    return _filled(call, apply("add", bound("start", 0), steps))
-
-
-@rule("linspace")
-def _linspace(call: Call) -> Lazy:
-    start, end = float(call.number("start")), float(call.number("end"))
-    steps = call.integer("steps")
-    if not call.dtype.is_float or steps < 2:
-        raise Decline("integers, or fewer than two steps")
-    step = (end - start) / (steps - 1)
-    place = Position(variables(call.shape)[0])
-    front = apply("mul", cast(place, DType.F64), Const(step, DType.F64))
-    back = apply("sub", Const(steps - 1, DType.I64), place)
-    back = apply("mul", cast(back, DType.F64), Const(step, DType.F64))
-    first = apply("lt", place, Const(steps // 2, DType.I64))
-    low = apply("add", Const(start, DType.F64), front)
-    high = apply("sub", Const(end, DType.F64), back)
-    return _filled(call, where(first, low, high))
-
-
-@rule("eye eye.m")
-def _eye(call: Call) -> Lazy:
-    row, column = (Position(index) for index in variables(call.shape))
-    return _filled(call, apply("eq", row, column))
-
-
-@rule("tril triu")
-def _triangle(call: Call) -> Lazy:
-    """Keep the elements whose column - row is at most (tril) or at least (triu) the diagonal; 0
-    elsewhere."""
-    function = "le" if call.op.target == "aten.tril.default" else "ge"
-    lazy = call.tensor("self")
-    row, column = variables(lazy.shape)[-2:]
-    diagonal = call.scalar("diagonal")
-    inside = apply(function, Position(column + row * -1), cast(diagonal, DType.I64))
-    return Lazy(lazy.dtype, lazy.shape, where(inside, lazy.expr, like(0, lazy.expr)))
-
-
-@rule("one_hot")
-def _one_hot(call: Call) -> Lazy:
-    classes = call.integer("num_classes")
-    if classes < 0:
-        raise Decline("the number of classes depends on the data")
-    lazy = call.cheap("self")
-    *lead, last = variables(call.shape)
-    size = Const(classes, DType.I64)
-    failure = Failure("RuntimeError", "Class values must be smaller than num_classes.")
-    number = Const(call.low.stop(failure), DType.I64)
-    index = Apply("checked", (cast(lazy.at(*lead), DType.I64), size, number), DType.I64)
-    return _filled(call, apply("eq", index, Position(last)))
+@batches("repeat.default")
+def _batch_repeat(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    _, value = only_batched(batch, op)
+    repeats = argument(op, "repeats")
+    assert isinstance(repeats, tuple)
+    aligned = batch.aligned(value, len(repeats))
+    return (batch.emit("aten.repeat.default", aligned, (1, *repeats)),)
