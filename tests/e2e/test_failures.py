@@ -67,7 +67,7 @@ def raises(error: StrettoError) -> Any:
 
 CASES: dict[str, tuple[Any, type[StrettoError], str]] = {
     "pass": (breaks_pass, InternalError, r"TypeError.*\n.*stage: passes, `distribute`"),
-    "program": (breaks_program, PassError, r"wrong Program(.|\n)*stage: passes, `hoist`"),
+    "program": (breaks_program, PassError, r"invalid Program(.|\n)*stage: passes, `hoist`"),
     "lowering": (breaks_lowering, InternalError, r"TypeError(.|\n)*stage: lower"),
     "codegen": (raises(CodegenError("no")), CodegenError, "stage: schedule"),
     "schedule": (raises(ScheduleError("no")), ScheduleError, "stage: schedule"),

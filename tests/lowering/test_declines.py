@@ -16,8 +16,7 @@ from stretto.device.forms import LeafItem
 from stretto.device.operator import LibraryCall, Operator
 from stretto.device.tree import leaves
 from stretto.lowering.lazy import whole_buffer
-from stretto.lowering.rules import RULES
-from stretto.lowering.rules.table import Body, Call, Decline, rule
+from stretto.lowering.rules import RULES, Body, Call, Decline, rule
 from tests.lowering.straight_line import lowered_of_costly
 
 

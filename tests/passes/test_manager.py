@@ -53,7 +53,7 @@ def test_each_pass_that_changed_something_is_shown() -> None:
 
 
 def test_a_pass_that_breaks_a_rule_is_named() -> None:
-    with pytest.raises(PassError, match="the pass `break` left a wrong Program") as caught:
+    with pytest.raises(PassError, match="the pass `break` left an invalid Program") as caught:
         run_passes(program_of(TEXT), [Break()])
     assert caught.value.op is not None
     run_passes(program_of(TEXT), [Break()], verify=False)

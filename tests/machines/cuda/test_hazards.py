@@ -248,7 +248,7 @@ def test_a_hazard_that_a_barrier_does_not_help_is_an_error() -> None:
     left = frozenset((("main", "leaves"), ("main", "reads")))
     assert barriers == Barriers(frozenset((("main", "clean"),)), left)
     for one in hazards:
-        with pytest.raises(BuildError, match=f"no barrier orders .*main line .: {WAR}"):
+        with pytest.raises(BuildError, match=f"barriers do not order .*main line .: {WAR}"):
             barriers.against([one])
 
 
