@@ -64,7 +64,7 @@ fuzz: setup ## try random functions and torch's own databases: make fuzz ARGS="-
 ANSWERS := tests/golden/answers.jsonl.xz
 answers: setup ## compare what the databases and random programs with fixed seeds give with what they gave
 	$(BIN)/python -m checks.fuzz --count 0 --machines interpreter --part modules --part exportdb --part operators --against $(ANSWERS) $(ARGS)
-	$(BIN)/python -m checks.fuzz --no-reduce --count 120 --seed 130000 --part python --against $(ANSWERS) $(ARGS)
+	$(BIN)/python -m checks.fuzz --no-reduce --count 60 --seed 130000 --part python --against $(ANSWERS) $(ARGS)
 	$(BIN)/python -m checks.fuzz --no-reduce --count 60 --seed 60000 --part functions --against $(ANSWERS) $(ARGS)
 	$(BIN)/python -m checks.fuzz --no-reduce --count 30 --part sizes --against $(ANSWERS) $(ARGS)
 	$(BIN)/python -m checks.fuzz --no-reduce --count 40 --part instances --against $(ANSWERS) $(ARGS)

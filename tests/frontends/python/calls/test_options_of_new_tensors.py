@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import stretto
 from stretto.frontends.python import GradientsWanted, capture
 from stretto.options import Options
 from tests.frontends.python.checks import assert_same, defined, outcome, refused, run_captured
@@ -121,3 +122,28 @@ def test_a_new_tensor_that_requires_grad(call: str, tmp_path: Path) -> None:
     program = defined(PROGRAM.format(call=call), NAMES, tmp_path)["program"]
     with pytest.raises(GradientsWanted):
         capture(program, (X.clone(),), {}, Options())
+
+
+def conditions_on_sizes(x: Tensor) -> Any:
+    """Tensors of conditions on a size that a branch may have made a float, and on a size that data
+    decide."""
+    columns = x.shape[-1]
+    if x.sum() > 0:
+        columns = columns * 1.0
+    count = x[x > 0].shape[0]
+    return (
+        torch.tensor(columns > 3),
+        torch.as_tensor(columns > 3, dtype=torch.float32),
+        torch.tensor([columns > 3, columns < 9]),
+        torch.tensor([count > 2, columns > 3]),
+    )
+
+
+@pytest.mark.parametrize("dynamic", [None, True, False])
+def test_conditions_on_sizes_are_flags(dynamic: bool | None) -> None:
+    fast = stretto.compile(conditions_on_sizes, backend="interpreter", dynamic=dynamic)
+    for columns in (3, 5, 4):
+        for sign in (1, -1):
+            x = torch.ones(2, columns) * sign
+            x[0, 0] = -sign
+            torch.testing.assert_close(fast(x), conditions_on_sizes(x), rtol=0, atol=0)

@@ -17,7 +17,7 @@ import torch
 from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan as torch_scan
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils._pytree import tree_any, tree_leaves, tree_map
+from torch.utils._pytree import tree_any, tree_leaves, tree_map, tree_map_only
 
 from stretto.frontends.python.calls import (
     arguments,
@@ -62,7 +62,7 @@ from stretto.frontends.python.values.scalars import (
     number_of,
     to_number,
 )
-from stretto.frontends.python.values.sizes import is_size_number
+from stretto.frontends.python.values.sizes import is_decided, is_size_number, plain
 from stretto.frontends.python.values.state import TracedList
 from stretto.frontends.python.values.texts import is_text, settled
 from stretto.ir.types import INDEX
@@ -425,8 +425,11 @@ def _copied(data: Any, dtype: Any) -> Any:
         wanted = dtype or (_default_dtype(made) if data.numbers else made.dtype)
         return made if made.dtype == wanted else made.to(wanted)
     content = tree_map(_with_content, data) if isinstance(data, list | tuple) else data
+    has_conditions = tree_any(lambda item: isinstance(item, torch.SymBool), content)
+    if has_conditions:
+        content = tree_map_only(torch.SymBool, _flag, content)
     if not tree_any(_traced, content):
-        return NotImplemented
+        return torch.tensor(content, dtype=dtype) if has_conditions else NotImplemented
     wanted = dtype or _common_dtype(content)
 
     def build(item: Any) -> Any:
@@ -460,6 +463,11 @@ def _result_type(*operands: Any) -> Any:
     return torch.result_type(
         *(x if k is None else k(1) for x, k in zip(operands, kinds, strict=True))
     )
+
+
+def _flag(condition: torch.SymBool) -> Any:
+    """Return a condition on sizes as a traced flag if data decide it, else as a guarded bool."""
+    return plain(condition) if is_decided(condition) else bool(condition)
 
 
 def _with_content(item: Any) -> Any:
