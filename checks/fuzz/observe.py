@@ -113,6 +113,10 @@ def observe_globals(namespace: Mapping[str, Any]) -> Any:
     return observe(found)
 
 
+_WARNED_ONCE = "degrees of freedom is <= 0"
+"""Part of a warning that torch gives once per process, so which run has it is chance."""
+
+
 @contextlib.contextmanager
 def recorded(said: list[str]) -> Generator[None]:
     """Adds to `said` what is printed inside, and the warnings of the program itself."""
@@ -123,7 +127,8 @@ def recorded(said: list[str]) -> Generator[None]:
             yield
         finally:
             said.append(printed.getvalue())
-            said += [str(w.message) for w in warned if not issubclass(w.category, StrettoWarning)]
+            theirs = [w for w in warned if not issubclass(w.category, StrettoWarning)]
+            said += [str(w.message) for w in theirs if _WARNED_ONCE not in str(w.message)]
 
 
 def observe_generators() -> Any:
