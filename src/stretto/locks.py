@@ -54,8 +54,8 @@ os.register_at_fork(after_in_child=_free_all)
 
 
 class single(Generic[P, R]):
-    """As `functools.cache`, for objects with state of which there must be only one: a thread that
-    asks for one while another thread creates it waits."""
+    """A `functools.cache` for objects of which there must be only one: a thread that needs one
+    while another thread creates it waits."""
 
     def __init__(self, function: Callable[P, R]) -> None:
         self._lock = ForkSafeLock()

@@ -473,8 +473,7 @@ class ClassInfo:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What a pass did, or left as it is, and why. what: the thing that was changed, or might have
-    been."""
+    """A change that a pass made or declined to make, and the reason. what: the thing concerned."""
 
     what: str
     reason: str

@@ -126,7 +126,7 @@ class Aliasing:
         return self._known[key]
 
     def compared(self, a: Buffer, b: Buffer) -> bool:
-        """As `may_share`, while `pairs` may still grow."""
+        """Compute `may_share` without storing the result, since `pairs` may still grow."""
         if a == b:
             return True
         if b in self.group(a):  # rotated buffers swap places, so they never have the same one
@@ -135,7 +135,7 @@ class Aliasing:
         return any(self._are_shared(x, y) for x in self.group(a) for y in self.group(b))
 
     def _are_shared(self, a: Buffer, b: Buffer) -> bool:
-        """As `may_share`, for two buffers that are not rotated."""
+        """Return True if two buffers that are not rotated may overlap."""
         kinds = {a.kind, b.kind}
         if "param" in kinds:
             return not kinds & {*IN_FRAMES} and self._is_given(a, b)
@@ -144,7 +144,7 @@ class Aliasing:
         return a == b
 
     def _is_given(self, a: Buffer, b: Buffer) -> bool:
-        """As `may_share`, if at least one of the two is a param."""
+        """Return True if two buffers may overlap, of which at least one is a param."""
         if a.kind == b.kind:
             return self.function.name == "main" or frozenset((a, b)) in self.pairs
         param, other = (a, b) if a.kind == "param" else (b, a)

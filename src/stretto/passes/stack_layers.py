@@ -83,7 +83,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class StackedLoop:
     """A loop that replaces another one, with ops before it, and ops after it that unpack its
     results. results: the replacement of each result of the old loop."""
 
@@ -93,14 +93,14 @@ class Made:
     results: dict[Value, Value]
 
 
-def _replace_loop(made: Made, loop: ForOp, block: Block, body: Block) -> ForOp:
+def _replace_loop(made: StackedLoop, loop: ForOp, block: Block, body: Block) -> ForOp:
     place = block.ops.index(loop)
     block.ops[place : place + 1] = [*made.before, made.loop, *made.behind]
     substitute(body, made.results)
     return made.loop
 
 
-def _stacked(loop: ForOp, body: Block, least: int) -> Made | str | None:
+def _stacked(loop: ForOp, body: Block, least: int) -> StackedLoop | str | None:
     """Return a loop's replacement or the reason why it stays; None if it has no equal layers."""
     if loop.parallel or loop.independent:
         return None
@@ -235,7 +235,7 @@ class _Stack:
         """Return the row of the first layer."""
         return int(key in self.heads)
 
-    def made(self) -> Made:
+    def made(self) -> StackedLoop:
         first = self.layers[0]
         for slot, leaf in enumerate(first.leaves):
             values = [layer.leaves[slot] for layer in self.layers]
@@ -330,7 +330,7 @@ class _Stack:
         return self.batch.emit(target, *args)
 
     # ---- the new loop ----------------------------------------------------------------------------
-    def assembled(self) -> Made:
+    def assembled(self) -> StackedLoop:
         loop = self.loop
         gone = {op for layer in self.layers for op in layer.ops}
         kept = [n for n in range(len(loop.carried)) if not self.is_stacked(n)]
@@ -360,7 +360,7 @@ class _Stack:
             for key, n, place in self.places()
             if loop.results[place] in self.used
         }
-        return Made(self.before, new, behind, given)
+        return StackedLoop(self.before, new, behind, given)
 
     def following(self, key: Yield, yields: Sequence[Value]) -> Value:
         """Return the value of a stacked result for the next iteration."""

@@ -237,7 +237,7 @@ class Step:
 
     @property
     def after(self) -> Awaited:
-        """What the item waits for."""
+        """Items and units that the item waits for."""
         return frozenset(
             (index, int(unit)) for index, units in self.awaited for unit in np.flatnonzero(units)
         )

@@ -27,6 +27,7 @@ from stretto.batching.frontend.dispatch import apply
 from stretto.batching.frontend.frame import Frame
 from stretto.batching.frontend.guards import note_items
 from stretto.batching.frontend.joins import (
+    FEW,
     chosen,
     class_of,
     each_type,
@@ -364,7 +365,7 @@ def _in_order(frame: Frame, conditions: Sequence[Callable[[], Value]], decisive:
     negation."""
     if not conditions:
         return Static(not decisive)
-    half = 1 if len(conditions) <= _FEW else len(conditions) // 2
+    half = 1 if len(conditions) <= FEW else len(conditions) // 2
     rest = conditions[half:]
     value = conditions[0]() if half == 1 else _in_order(frame, conditions[:half], decisive)
     if isinstance(value, Static):
@@ -375,10 +376,6 @@ def _in_order(frame: Frame, conditions: Sequence[Callable[[], Value]], decisive:
     ends, goes_on = (lambda: Static(decisive)), (lambda: _in_order(frame, rest, decisive))
     arms = (ends, goes_on) if decisive else (goes_on, ends)
     return either(frame, frame.operand(value), *arms)
-
-
-_FEW = 16
-"""More conditions are evaluated by halves: branches within branches must not become too deep."""
 
 
 def contains(frame: Frame, container: Value, item: Value) -> Value:

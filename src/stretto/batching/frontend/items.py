@@ -14,6 +14,7 @@ from stretto.batching.frontend.dispatch import apply, impossible
 from stretto.batching.frontend.frame import Frame
 from stretto.batching.frontend.guards import note_items
 from stretto.batching.frontend.joins import (
+    FEW,
     chosen,
     each_type,
     either,
@@ -177,10 +178,10 @@ def by_equality(
     uses: Sequence[tuple[Any, Callable[[], Value]]],
     missing: Callable[[], Value],
 ) -> Value:
-    """What one of several functions gives, by its key, a scalar; `missing` where none has it."""
+    """Call the function of a key, a scalar, and return its result; `missing` if none has it."""
     if not uses:
         return missing()
-    if len(uses) > _FEW:
+    if len(uses) > FEW:
         cell = frame.evaluation.cell(frame.site("keys", len(uses)))
         keys = new_list(frame, cell, tuple(Static(other) for other, _ in uses)).operand
         there = frame.assign("contains", Scalar.BOOL, keys, key.operand)
@@ -194,10 +195,6 @@ def by_equality(
     (first, use), *rest = uses
     test = frame.assign("eq", Scalar.BOOL, key.operand, frame.operand(Static(first)))
     return either(frame, test.operand, use, lambda: by_equality(frame, key, rest, missing))
-
-
-_FEW = 16
-"""So many keys are compared one after another."""
 
 
 def subscript(frame: Frame, value: Value, index: Value) -> Value:

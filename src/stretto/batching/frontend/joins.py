@@ -426,11 +426,11 @@ def _chosen(
 def selected(
     frame: Frame, number: Operand, uses: Sequence[tuple[int, Callable[[], Value]]]
 ) -> Value:
-    """What one of several functions gives, by its number, which one of them has. They are in the
-    order of their numbers."""
+    """Call the function that has a number, at run time, and return its result. One of them has it;
+    they are in the order of their numbers."""
     if len(uses) == 1:
         return uses[0][1]()
-    half = 1 if len(uses) <= _FEW else len(uses) // 2
+    half = 1 if len(uses) <= FEW else len(uses) // 2
     is_first = ("eq", uses[0][0]) if half == 1 else ("lt", uses[half][0])
     test = frame.assign(is_first[0], Scalar.BOOL, number, Literal(is_first[1]))
     return either(
@@ -441,9 +441,9 @@ def selected(
     )
 
 
-_FEW = 16
-"""So many ways are told apart one after another; more of them by halves, as branches within
-branches must not become too deep."""
+FEW = 16
+"""Options up to this many are compared one after another; more of them by halves, because branches
+within branches must not become too deep."""
 
 
 def option_of(frame: Frame, value: Choice, option: Value) -> Value:

@@ -255,7 +255,7 @@ class Deque(collections.deque):
 
 
 class Mapping:
-    """What the dicts here have in common."""
+    """Base class of the dicts in this module."""
 
     held: dict
 

@@ -94,7 +94,7 @@ class IterableValue:
     plan: Any
     """A `walks.Plan`; or a function of the frame that makes it, when the loop begins."""
     python: type | None
-    """Its class in Python, where that is told."""
+    """Its class in Python, if that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Native:
     name: str
     call: Callable[..., Value] = field(repr=False)
     python: type | None = None
-    """Its class in Python, where that is told."""
+    """Its class in Python, if that is known."""
 
 
 Value = (

@@ -110,7 +110,7 @@ class _Gatherer:
 
 
 def _is_carried(tensor: torch.Tensor) -> bool:
-    """Whether a Program carries tensors of this dtype."""
+    """Return True if a Program can hold tensors of this dtype."""
     try:
         DType.from_torch(tensor.dtype)
     except KeyError:

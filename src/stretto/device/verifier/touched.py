@@ -127,7 +127,7 @@ def _check(operator: Operator, parts: list[Part]) -> None:
 
 
 def _is_even(extents: Sequence[int], boxes: Sequence[Sequence[Interval]]) -> bool:
-    """Whether each element is in as many boxes as any other."""
+    """Return True if every element is in the same number of boxes."""
     cuts = [
         sorted({0, extent, *(end for box in boxes for end in box[dim])})
         for dim, extent in enumerate(extents)

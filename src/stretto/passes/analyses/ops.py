@@ -245,8 +245,8 @@ def _depends(argument: Argument) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """What one run of a pass creates, each once.
+class DerivedConstants:
+    """Constants that one run of a pass derives, each once.
 
     keys: key of each constant, by its function and sources. copies: tensors that are not
     constants, by the address of their storage, each with the constant that it is a copy of; they
@@ -287,12 +287,12 @@ class Constants:
 
     program: Program
     makers: Mapping[Value, Op]
-    made: Made
+    made: DerivedConstants
 
     @staticmethod
     def by_function(program: Program) -> Iterator[tuple[Block, Constants]]:
         """Yield the body and the constants of each function."""
-        made = Made()
+        made = DerivedConstants()
         for function in program.functions.values():
             makers = {value: op for op in function.body.walk() for value in op.results}
             yield function.body, Constants(program, makers, made)

@@ -55,7 +55,7 @@ from stretto.device.tree import (
 )
 from stretto.errors import RunError, StrettoWarning
 from stretto.machines.cuda.graphs.builder import ONE_NODE, WAITS_IN_BODIES, Arrangements, GraphNode
-from stretto.machines.cuda.graphs.kept import Counts, Graphs, Made, Stretch
+from stretto.machines.cuda.graphs.kept import Counts, Graphs, Stretch, StretchGraph
 from stretto.machines.cuda.graphs.library import GraphCall, Refusal
 from stretto.machines.cuda.graphs.record import (
     ExitCells,
@@ -359,7 +359,7 @@ class GraphHost(Host):
             while exit_number := self.left(part):
                 yield from self.go_on(part, exit_number, at)
 
-    def replay(self, part: Stretch, made: Made, at: Activation) -> None:
+    def replay(self, part: Stretch, made: StretchGraph, at: Activation) -> None:
         """Enqueue a replay."""
         self.executable.counts.replayed += 1
         self.executable.launcher.replay(made.replay, self.stream)
@@ -400,7 +400,9 @@ class GraphHost(Host):
             at.words.copy_(self.graphs.initial)
 
     # ---- graphs ------------------------------------------------------------------------------
-    def graph(self, stretch: Stretch, at: Activation, behind: If[Action] | None = None) -> Made:
+    def graph(
+        self, stretch: Stretch, at: Activation, behind: If[Action] | None = None
+    ) -> StretchGraph:
         """Return the graph of a stretch, with the arguments of this call. behind: a branch whose
         unlikely arm was executed; then the graph of the rest after it."""
         key = stretch.key, self.begun, id(behind)
@@ -435,7 +437,7 @@ class GraphHost(Host):
             tuple(self.changing_words(launch, at) for launch in fixed),
         )
 
-    def use(self, made: Made) -> None:
+    def use(self, made: StretchGraph) -> None:
         if made.stored is not None:
             self.executable.store.use(made.stored)
 
@@ -444,7 +446,7 @@ class GraphHost(Host):
         changing = self.executable.changing[self.executable.numbers[id(launch)]]
         return self.invocation(launch, at).words_at(changing)
 
-    def patch(self, made: Made, at: Activation) -> None:
+    def patch(self, made: StretchGraph, at: Activation) -> None:
         """Give launches the arguments of this call."""
         executable = self.executable
         unchanged, place = True, 0
@@ -462,7 +464,7 @@ class GraphHost(Host):
             place = end
         executable.counts.as_they_were += unchanged
 
-    def made(self, stretch: Stretch, at: Activation, behind: If[Action] | None) -> Made:
+    def made(self, stretch: Stretch, at: Activation, behind: If[Action] | None) -> StretchGraph:
         """Make a new graph. If memory is exhausted, graphs of all programs that are not in use are
         dropped, and it is tried once more. Raises RunError if that fails, too."""
         try:
@@ -479,7 +481,7 @@ class GraphHost(Host):
                 raise
             raise no_memory_for_graph(self.executable.store.memory(), error) from error
 
-    def tried(self, stretch: Stretch, at: Activation, behind: If[Action] | None) -> Made:
+    def tried(self, stretch: Stretch, at: Activation, behind: If[Action] | None) -> StretchGraph:
         """Record and instantiate a graph."""
         executable = self.executable
         graph = executable.launcher.graph()
@@ -499,7 +501,7 @@ class GraphHost(Host):
             words.extend(self.changing_words(launch, at))
         replay = graph.instantiate()
         executable.counts.made += 1
-        return Made(replay, nodes, words)
+        return StretchGraph(replay, nodes, words)
 
     def evict(self) -> None:
         """Drop the least recently used graphs. Each exit allows two more graphs: of the arm, and

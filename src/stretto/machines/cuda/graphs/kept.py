@@ -78,7 +78,7 @@ class Stretch:
 
 
 @dataclass(slots=True)
-class Made:
+class StretchGraph:
     """A graph of a stretch. nodes: its launches that can be patched. words: their current
     arguments, one launch after the other, but only those that change from call to call
     (`ParameterPlaces.changing`). stored: its entry in the process's store."""
@@ -115,9 +115,11 @@ class Graphs:
     values: tuple[int, ...] = ()
     addresses: dict[int, int] = field(default_factory=dict[int, int])
     reached: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
-    made: OrderedDict[Hashable, Made] = field(default_factory=OrderedDict[Hashable, Made])
-    last: dict[Hashable, tuple[Hashable, Made]] = field(
-        default_factory=dict[Hashable, tuple[Hashable, Made]]
+    made: OrderedDict[Hashable, StretchGraph] = field(
+        default_factory=OrderedDict[Hashable, StretchGraph]
+    )
+    last: dict[Hashable, tuple[Hashable, StretchGraph]] = field(
+        default_factory=dict[Hashable, tuple[Hashable, StretchGraph]]
     )
 
     def drop(self, key: Hashable) -> None:
