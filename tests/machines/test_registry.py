@@ -118,6 +118,6 @@ def _may_name(path: Path, name: str) -> bool:
     if folder and type(machines[name]).__module__.split(".")[2] == folder:
         return True
     return name in TORCH_DEVICES and (
-        path.parts[0] in ("frontends", "machines", "saving")
+        path.parts[0] in ("frontends", "machines")
         or path.parts[:2] in (("batching", "frontend"), ("batching", "serving"))
     )

@@ -271,7 +271,7 @@ def _check_labels(manifest: Mapping[str, Any]) -> None:
 def _device_of(manifest: Mapping[str, Any]) -> torch.device:
     """Return the device that a file was saved for. Raises LoadError if it is not here."""
     found = torch.device(manifest["built"]["device"])
-    if found.type != "cpu" and not torch.get_device_module(found).is_available():
+    if not torch.get_device_module(found).is_available():
         raise LoadError(
             f"the file was saved for a device of type {found.type}, which is not here",
             remedy='load it for another one: stretto.load(path, device="cpu")',
