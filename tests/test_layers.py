@@ -18,7 +18,6 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("reader", "text"),
     ("errors", "grammar", "options"),
     ("components", "deadline", "dumps", "failures", "locks", "progress", "remarks", "stack"),
-    ("garbage",),
     ("ir",),
     ("ops",),
     ("interp",),

@@ -130,7 +130,7 @@ class CalibratedPeer(StrettoPeer):
 
     def begin(self, options: Any) -> None:
         from stretto.options import Options
-        from stretto.tuning.database import Database, this_cpu
+        from stretto.tuning import Database, this_cpu
 
         device = this_cpu(options)
         found = Database(Options().cache_path()).parameters(device)

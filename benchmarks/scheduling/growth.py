@@ -17,12 +17,12 @@ from typing import Annotated
 
 import typer
 
+from stretto.batching.compiled import uncollected
 from stretto.device.costs import CostModel
 from stretto.device.expr import Access, Apply, Buffer, Index, Load, Var
 from stretto.device.operator import Combine, Kernel, Operator, Span, Stage, TileDim
 from stretto.device.regions import Body
 from stretto.device.tree import Leaf, Tree, TreeFunction
-from stretto.garbage import uncollected
 from stretto.ir.types import DType
 from stretto.schedule.policies import POLICIES
 from stretto.schedule.scheduler import schedule_with_report

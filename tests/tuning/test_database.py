@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import stretto
+from stretto import tuning as databases
 from stretto.errors import StrettoWarning
-from stretto.tuning import database as databases
-from stretto.tuning.database import Database, KernelTime, MeasuredDevice, this_cpu
+from stretto.tuning import Database, KernelTime, MeasuredDevice, this_cpu
 
 DEVICE = MeasuredDevice("a processor", "key", 2)
 OTHER = MeasuredDevice("another processor", "other key", 2)
@@ -145,8 +145,8 @@ def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from stretto.tuning.database import Database, KernelTime
-from stretto.tuning.database import MeasuredDevice
+from stretto.tuning import Database, KernelTime
+from stretto.tuning import MeasuredDevice
 device, me = MeasuredDevice("", "key", 2), sys.argv[2]
 database = Database(Path(sys.argv[1]))
 for n in range(60):

@@ -16,10 +16,10 @@ from stretto.machines.machine import TaskEvent
 from stretto.options import Options
 from stretto.simulator.devices import cpu_device
 from stretto.tools import calibrate as calibrating
-from stretto.tools import calibration_probes as probes
+from stretto.tools import calibrate as probes
 from stretto.tools.calibrate import Timed, calibrate, waits
 from stretto.tools.doctor import check_measurements
-from stretto.tuning.database import Database, this_cpu
+from stretto.tuning import Database, this_cpu
 
 MACHINE = CpuMachine("cpu")
 

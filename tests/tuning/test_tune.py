@@ -23,7 +23,7 @@ from stretto.options import Options
 from stretto.tools import tune
 from stretto.tools.models import Model
 from stretto.tools.tune import measure, tune_model
-from stretto.tuning.database import Database, KernelTime, this_cpu
+from stretto.tuning import Database, KernelTime, this_cpu
 from tests.sampling import sampled
 
 

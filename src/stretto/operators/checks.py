@@ -8,9 +8,8 @@ from stretto.ir.failure import eager_class
 from stretto.lowering.lazy import Lazy
 from stretto.lowering.rules import Call, Decline, rule
 from stretto.operators.indexing import is_single
-from stretto.ops.bounds import position_failure
 from stretto.ops.library import define
-from stretto.ops.positions import CHECK
+from stretto.ops.positions import CHECK, position_failure
 from stretto.ops.table import describe
 
 # ---- properties ------------------------------------------------------------------------------

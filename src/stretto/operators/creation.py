@@ -1,6 +1,8 @@
-"""Tensors of numbers and positions: full, arange, eye, triangles, one-hot."""
+"""Tensors of numbers and positions (full, arange, eye, triangles, one-hot), and random numbers."""
 
 from __future__ import annotations
+
+import torch
 
 from stretto.device.expr import Apply, Const, Expr, Position
 from stretto.ir.failure import Failure
@@ -9,7 +11,64 @@ from stretto.ir.types import DType
 from stretto.lowering.emit import apply, like, number, where
 from stretto.lowering.lazy import Lazy, cast, variables
 from stretto.lowering.rules import Call, Decline, rule
+from stretto.ops.library import LIBRARY, define
 from stretto.ops.table import Cost, Fails, KeepDims, describe
+
+# ---- Draws of random numbers into new tensors, and seeding of generators; torch computes them.
+#
+# `stretto.random_fill(operator, size, stride, numbers, dtype, generator)` is a new tensor of
+# these strides, filled by `operator`, an ATen operator such as `aten.normal_.default`: which
+# element gets which number depends on the strides. `stretto.manual_seed(seed, generator)` has no
+# result.
+
+
+def _random_fill(
+    operator: str,
+    size: list[int],
+    stride: list[int],
+    numbers: list[float],
+    *,
+    dtype: torch.dtype,
+    generator: torch.Generator | None = None,
+) -> torch.Tensor:
+    namespace, name, overload = operator.split(".")
+    fill = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    made = torch.empty_strided(size, stride, dtype=dtype)
+    return fill(made, *numbers, generator=generator)
+
+
+def _manual_seed(seed: int, *, generator: torch.Generator | None = None) -> None:
+    if generator is None:
+        torch.manual_seed(seed)
+    else:
+        generator.manual_seed(seed)
+
+
+def _fake_fill(
+    operator: str,
+    size: list[int],
+    stride: list[int],
+    numbers: list[float],
+    *,
+    dtype: torch.dtype,
+    generator: torch.Generator | None = None,
+) -> torch.Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype)
+
+
+define(
+    "random_fill(str operator, SymInt[] size, SymInt[] stride, Scalar[] numbers, *, "
+    "ScalarType dtype, Generator? generator=None) -> Tensor",
+    _random_fill,
+    tags=(torch.Tag.nondeterministic_seeded,),
+)
+define(
+    "manual_seed(int seed, *, Generator? generator=None) -> ()",
+    _manual_seed,
+    tags=(torch.Tag.nondeterministic_seeded,),
+)
+torch.library.register_fake("stretto::random_fill", _fake_fill, lib=LIBRARY)
+torch.library.register_fake("stretto::manual_seed", lambda *_, **__: None, lib=LIBRARY)
 
 # ---- properties ------------------------------------------------------------------------------
 

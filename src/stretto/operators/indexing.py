@@ -42,8 +42,8 @@ from stretto.lowering.lazy import (
 from stretto.lowering.rules import Call, Decline, rule, static_size
 from stretto.operators.products import broadcast_dims
 from stretto.ops.arguments import argument, value_argument
-from stretto.ops.bounds import out_of_range
 from stretto.ops.infer import named_arguments
+from stretto.ops.positions import out_of_range
 from stretto.ops.properties import properties
 from stretto.ops.table import Fails, PositionArgument, Reach, describe
 from stretto.passes.batching.rules import Batch, NotBatchable, batches, rebuilt, shifted

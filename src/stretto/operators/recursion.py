@@ -13,8 +13,8 @@ from stretto.ir.types import DType
 from stretto.lowering.emit import apply, emit, where
 from stretto.lowering.lazy import Lazy, cast, variables
 from stretto.lowering.rules import Call, rule, static_dims
-from stretto.ops.bounds import window_out_of_range
 from stretto.ops.library import define
+from stretto.ops.positions import window_out_of_range
 from stretto.ops.table import Fails, describe
 
 # ---- properties ------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ from stretto.operators.indexing import (
     write,
 )
 from stretto.ops.arguments import value_argument
-from stretto.ops.bounds import out_of_range, window_out_of_range
 from stretto.ops.library import define
+from stretto.ops.positions import out_of_range, window_out_of_range
 from stretto.ops.symints import require
 from stretto.ops.table import (
     Fails,

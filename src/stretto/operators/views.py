@@ -24,8 +24,8 @@ from stretto.lowering.lazy import (
 from stretto.lowering.rules import Call, Decline, rule, static_dims
 from stretto.ops.arguments import argument
 from stretto.ops.table import Aliases, Fails, KeepDims, ShiftDims, describe
+from stretto.passes.algebra import permutation
 from stretto.passes.batching.rules import Batch, NotBatchable, batches, only_batched, shifted
-from stretto.passes.simplifications.algebra import permutation
 
 # ---- properties ------------------------------------------------------------------------------
 

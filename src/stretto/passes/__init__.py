@@ -2,5 +2,5 @@
 
 `pipeline` lists their order; `manager` runs them and verifies the Program after each. Facts that
 several passes derive about a Program are in `analyses/`, the rules of `simplify` in
-`simplifications/`, and the transformation that `batch_loops` applies to a loop body in `batching/`.
+`algebra`, and the transformation that `batch_loops` applies to a loop body in `batching/`.
 """

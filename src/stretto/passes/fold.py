@@ -36,8 +36,8 @@ from stretto.ir.types import INDEX, TensorType
 from stretto.ops.arguments import with_arguments
 from stretto.ops.infer import named_arguments
 from stretto.ops.properties import is_random
+from stretto.passes.algebra import number
 from stretto.passes.analyses.ops import on_host
-from stretto.passes.simplifications.algebra import number
 
 
 @dataclass(frozen=True, slots=True)

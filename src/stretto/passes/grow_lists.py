@@ -26,7 +26,7 @@ from stretto.ir.rewrite import Definitions, all_blocks, substitute
 from stretto.ir.types import TensorType
 from stretto.ops.arguments import argument, int_argument, value_argument
 from stretto.ops.infer import tensor_op
-from stretto.passes.simplifications.algebra import permutation
+from stretto.passes.algebra import permutation
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Simplification: an op becomes an earlier value, or a cheaper op with the same result.
 
 Every rule is exact, bit for bit, also for NaN, infinities and the sign of zero, and keeps types.
-The rules of tensor ops are in `simplifications/`. This module has those of lists and of control
+The rules of tensor ops are in `algebra`. This module has those of lists and of control
 ops: an `if` whose arms yield the same, and a carried value that no iteration changes. It is one
 walk, in order; run it again after `fold` and `cse`, which create new cases.
 
@@ -43,8 +43,7 @@ from stretto.ir.size_bounds import at_most
 from stretto.ir.types import FLAG, Dim
 from stretto.ops.arguments import argument, int_argument
 from stretto.ops.infer import size_op, tensor_op
-from stretto.passes.analyses.loops import ListLengths
-from stretto.passes.simplifications.algebra import (
+from stretto.passes.algebra import (
     ALGEBRA_RULES,
     VIEW_RULES,
     TensorRule,
@@ -52,6 +51,7 @@ from stretto.passes.simplifications.algebra import (
     items_of_stack,
     number,
 )
+from stretto.passes.analyses.loops import ListLengths
 
 # ---- Rules for lists: items, lengths and stacks that are known from the ops that build a list.
 

@@ -243,7 +243,7 @@ def calibrate_command(
 ) -> None:
     """Fit the parameters of the cost model to this CPU, in about half a minute."""
     from stretto.tools.calibrate import calibrate, fitted_table
-    from stretto.tuning.database import Database
+    from stretto.tuning import Database
 
     options = Options(threads=threads)
     database = Database(options.cache_path())

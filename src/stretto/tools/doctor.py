@@ -19,7 +19,7 @@ from stretto.machines.machine import Diagnosis
 from stretto.machines.registry import known_machines
 from stretto.options import Options
 from stretto.text import bytes_text, counted
-from stretto.tuning.database import Database, this_cpu
+from stretto.tuning import Database, this_cpu
 
 # ---- The folder of compiled programs: its size, and how to empty it.
 

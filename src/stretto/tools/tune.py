@@ -34,7 +34,7 @@ from stretto.text import seconds_text
 from stretto.tools.models import Model
 from stretto.tools.profile import entry_inputs, one_torch_thread
 from stretto.tools.simulate import predicted_seconds
-from stretto.tuning.database import Database, KernelTime, this_cpu
+from stretto.tuning import Database, KernelTime, this_cpu
 
 SECONDS = 0.4
 """Seconds for which each build is timed, after one warm-up run."""

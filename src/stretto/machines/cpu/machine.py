@@ -41,7 +41,7 @@ from stretto.runtime.constants import CopiesAhead
 from stretto.runtime.memory_watch import tracks_pages
 from stretto.schedule.choice import chooser
 from stretto.schedule.policies import POLICIES
-from stretto.tuning.database import Database, this_cpu
+from stretto.tuning import Database, this_cpu
 
 # ---- Lines of `stretto doctor` about this host.
 

@@ -23,7 +23,7 @@ from stretto.machines.statements import write_cpp_function
 from stretto.runtime.cache import content_key
 from stretto.runtime.compiler import header_text
 from stretto.text import Writer
-from stretto.tuning.database import Database, KernelTime, MeasuredDevice
+from stretto.tuning import Database, KernelTime, MeasuredDevice
 
 
 def kernel_key(kernel: Kernel) -> str | None:

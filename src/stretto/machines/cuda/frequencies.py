@@ -15,7 +15,7 @@ from stretto.machines.machine import Stages
 from stretto.options import Options
 from stretto.runtime.cache import content_key
 from stretto.schedule.plan_cost import Frequencies
-from stretto.tuning.database import Database, KernelTime, MeasuredDevice
+from stretto.tuning import Database, KernelTime, MeasuredDevice
 
 PROGRAMS = MeasuredDevice("branches of programs", "branches", 0)
 """Pseudo-device of the entries: frequencies depend on a program and its inputs, not on a device."""

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from stretto.garbage import uncollected
+from stretto.batching.compiled import uncollected
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 

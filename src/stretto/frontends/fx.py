@@ -1,4 +1,8 @@
-"""An FX graph as a function that can be captured: it calls each node at its source line."""
+"""Conversion of FX graphs, as Dynamo and torch.export make them, to Programs.
+
+A graph is run node by node under the tracer of `frontends.python`, which handles operators, shared
+memory and in-place writes; so both frontends give the same program for the same operators.
+"""
 
 from __future__ import annotations
 
