@@ -41,7 +41,7 @@ from stretto.runtime.results import Result
 from stretto.runtime.sizes import Values
 from stretto.schedule.scheduler import Report
 from stretto.simulator.work import Kept
-from stretto.text import counted, seconds_text
+from stretto.text import Section, counted, seconds_text
 
 # ---- Results of `library_choice`: the products that torch computes, and the times compared.
 
@@ -257,26 +257,17 @@ class FewerUnitsError(BuildError):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """A titled table of `explain()`."""
-
-    title: str
-    rows: Sequence[Sequence[object]]
-    headers: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
 class Description:
     """Data on a program that only its machine knows, for `explain()`.
 
     launches: number of launches per call. library_calls: where torch runs them. lines: label and
-    text. tables: further tables. hosted: why the host executes control nodes, by their titles.
+    text. sections: further ones. hosted: why the host executes control nodes, by their titles.
     """
 
     launches: str = "1"
     library_calls: str = "inside the launch"
     lines: Sequence[tuple[str, str]] = ()
-    tables: Sequence[Table] = ()
+    sections: Sequence[Section] = ()
     hosted: Mapping[str, str] = field(default_factory=dict[str, str])
 
 

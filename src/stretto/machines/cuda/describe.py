@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from stretto.device.costs import CostModel
 from stretto.device.expr import Buffer, Position, Reg, expr_regs
@@ -40,27 +40,25 @@ from stretto.machines.cuda.graphs.words import BranchCount
 from stretto.machines.cuda.host import PlanExecutable
 from stretto.machines.cuda.printer.source import ENTRY, TritonSource
 from stretto.machines.cuda.styles import GpuProgram, kept_of
-from stretto.machines.machine import PRODUCT_HEADERS, Description, Stages, Table
+from stretto.machines.machine import PRODUCT_HEADERS, Description, Stages
 from stretto.schedule.plan import MOST_KERNELS
 from stretto.schedule.plan_cost import Enqueued, Profiled, profiled
 from stretto.schedule.plan_search import ChosenBranch, placements, search_plan
 from stretto.simulator.devices import BlockNeeds, device_for
 from stretto.simulator.launches import launch_per_kernel
 from stretto.simulator.simulate import simulate
-from stretto.text import bytes_text, counted, seconds_text
+from stretto.text import Section, bytes_text, counted, seconds_text
 
 # ---- A plan as a graph: nodes, streams, events, simulated times.
 
 
-MOST_ROWS = 40
-"""Maximum number of nodes that are listed."""
 MOST_NODES = 400
 """Largest graph, in nodes, for which all orders are tried."""
 NODE_HEADERS = ("node", "what", "name", "after", "stream", "blocks", "bound by", "begins", "ends")
 
 
-def graph_tables(made: GpuProgram, costs: CostModel) -> list[Table]:
-    """Return the tables of a plan of which the host enqueues more than one action."""
+def graph_sections(made: GpuProgram, costs: CostModel) -> list[Section]:
+    """Describe a plan of which the host enqueues more than one action."""
     needs = {
         id(launch): BlockNeeds(
             compiled.resources.warps * WARP,
@@ -78,14 +76,14 @@ def graph_tables(made: GpuProgram, costs: CostModel) -> list[Table]:
         return []
     opara = given.enqueued_by_opara()
     title = f"main as a graph, on {device.name} simulated (not measured), as Opara enqueues it"
-    return [Table(title, node_rows(given, opara), NODE_HEADERS)]
+    return [Section(title, node_rows(given, opara), NODE_HEADERS)]
 
 
 def node_rows(given: Profiled, way: Enqueued) -> list[tuple[str, ...]]:
     """Return the rows of the nodes in the order in which they are enqueued."""
     graph, rows = given.graph, list[tuple[str, ...]]()
     after = waits_text(graph)
-    for number in way.arrangement.order[:MOST_ROWS]:
+    for number in way.arrangement.order:
         node, profile = graph.nodes[number], given.profiles[number]
         rows.append(
             (
@@ -100,8 +98,6 @@ def node_rows(given: Profiled, way: Enqueued) -> list[tuple[str, ...]]:
                 seconds_text(way.run.ends[number]),
             )
         )
-    if len(graph.nodes) > MOST_ROWS:
-        rows.append((f"{len(graph.nodes) - MOST_ROWS} more", *[""] * (len(NODE_HEADERS) - 1)))
     return rows
 
 
@@ -123,8 +119,8 @@ def describe(
     """Describe a GPU program. multiprocessors: of the GPU that the program was compiled for; None
     if unknown. more: additional lines of the machine."""
     plan = made.plan
-    reasons = why_calls_wait(made)
-    wait = f"for the GPU: {'; '.join(reasons)}" if reasons else "for nothing: they enqueue"
+    waits = "; ".join(why_calls_wait(made))
+    wait = f"for the GPU: {waits}" if waits else "for nothing: they enqueue"
     lines = [("registers", registers_text(plan)), *more, ("calls wait", wait)]
     if stages.device is not None:
         lines.append(("as launches", _apart_text(stages.device, made, stages.machine.costs)))
@@ -148,28 +144,28 @@ def describe(
             lines.append(("not in graphs", kept_out))
     rows = launch_rows(made, multiprocessors)
     title = "launches (kernels, loops and branches, waits on one unit, lines of text)"
-    tables = [Table(title, [row.text_cells() for row in rows], TEXT_HEADERS)]
+    found = [Section(title, [row.text_cells() for row in rows], TEXT_HEADERS)]
     if made.compiled:
         cells = [(row.function, *row.resource_cells()) for row in rows]
         title = f"resources of a unit on {made.compiled[0].target}"
-        tables.append(Table(title, cells, ("launch", *RESOURCE_HEADERS)))
-    cells = [row.cells() for row in host_rows(plan)]
-    tables.append(Table("what the host does between launches", cells, HOST_HEADERS))
+        found.append(Section(title, cells, ("launch", *RESOURCE_HEADERS)))
+    hosted = host_rows(plan)
+    found.append(Section("what the host does between launches", hosted, HOST_HEADERS))
     if stages.device is not None:
-        tables.append(_placement_table(stages.device, stages))
+        found.append(_placements(stages.device, stages))
     if stages.library is not None and stages.library.looked_at:
         title = "products, by our kernels or by the library (estimated, each by itself)"
-        tables.append(Table(title, stages.library.rows(), PRODUCT_HEADERS))
-    tables += graph_tables(made, stages.machine.costs)
+        found.append(Section(title, stages.library.rows(), PRODUCT_HEADERS))
+    found += graph_sections(made, stages.machine.costs)
     if isinstance(executable, GraphExecutable):
         cells = refusal_rows(executable)
-        tables.append(Table("library calls that cannot be captured", cells, REFUSAL_HEADERS))
+        found.append(Section("library calls that cannot be captured", cells, REFUSAL_HEADERS))
         counts = executable.branch_counts()
         keep_frequencies(stages, counts)
         cells = branch_rows(made.branches, counts)
-        tables.append(Table("branches of the graph", cells, BRANCH_HEADERS))
-    hosted = {row.what: row.why for row in host_rows(plan)}
-    return Description(_launch_text(plan), "between launches", lines, tables, hosted)
+        found.append(Section("branches of the graph", cells, BRANCH_HEADERS))
+    reasons = {row.what: row.why for row in hosted}
+    return Description(_launch_text(plan), "between launches", lines, found, reasons)
 
 
 def _kept_bytes(source: TritonSource) -> int:
@@ -258,7 +254,7 @@ def _apart_text(program: DeviceProgram, made: GpuProgram, costs: CostModel) -> s
 PLACEMENT_HEADERS = ("node", "executed by", "with the units", "with the host")
 
 
-def _placement_table(program: DeviceProgram, stages: Stages) -> Table:
+def _placements(program: DeviceProgram, stages: Stages) -> Section:
     """List the executor of the outer loops and branches of main, and the simulated time of each
     choice. If units execute them, all units do, each in its own registers."""
     costs, options = stages.machine.costs, stages.options
@@ -276,7 +272,7 @@ def _placement_table(program: DeviceProgram, stages: Stages) -> Table:
         )
         for one in found
     ]
-    return Table("where control is executed (simulated)", rows, PLACEMENT_HEADERS)
+    return Section("where control is executed (simulated)", rows, PLACEMENT_HEADERS)
 
 
 def _launch_text(plan: Plan) -> str:
@@ -421,17 +417,13 @@ def launch_runs(plan: Plan) -> dict[int, Runs]:
 # ---- the host --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class HostRow:
+class HostRow(NamedTuple):
     """An action of the host between launches, and the reason."""
 
     function: str
     what: str
     reads: str
     why: str
-
-    def cells(self) -> tuple[str, str, str, str]:
-        return (self.function, self.what, self.reads, self.why)
 
 
 NOTHING = "nothing"
