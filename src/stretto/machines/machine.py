@@ -94,22 +94,22 @@ class LibraryChoice:
         )
         return f"{head}; simulated: {tried}"
 
-    def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """Return for each product: its name, its count, both estimates, and who computes it."""
+    def section(self) -> Section:
+        """List the products: name, count, both estimates, and who computes each."""
         taken = set(map(id, self.taken))
-        return [
+        rows = [
             (
                 product.name + (" (in a loop, branch or function)" if product.nested else ""),
-                str(len(product.ops)),
+                len(product.ops),
                 seconds_text(product.own),
                 seconds_text(product.library),
                 "library" if id(product) in taken else "own kernel",
             )
             for product in self.looked_at
         ]
-
-
-PRODUCT_HEADERS = ("product", "count", "own kernel", "library and gap", "computed by")
+        title = "products, by our kernels or by the library (estimated, each by itself)"
+        headers = ("product", "count", "own kernel", "library and gap", "computed by")
+        return Section(title, rows, headers)
 
 
 HOST = torch.device("cpu")
