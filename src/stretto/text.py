@@ -145,7 +145,7 @@ MOST_ROWS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class TextSection:
     """A titled part of an explanation: a table, then lines and further sections, all indented.
 
     rows, headers: the table's, as for `table`. A section without rows and parts is not shown.
@@ -154,7 +154,7 @@ class Section:
     title: str
     rows: Sequence[Sequence[object]] = ()
     headers: Sequence[str] = ()
-    parts: Sequence[str | Section] = ()
+    parts: Sequence[str | TextSection] = ()
 
     def write(self, out: Writer) -> None:
         """Write the title and the content."""
@@ -167,14 +167,14 @@ class Section:
             _write(out, self.parts)
 
 
-def explanation(parts: Iterable[str | Section]) -> str:
+def explanation(parts: Iterable[str | TextSection]) -> str:
     """Return the text of an `explain()`: lines, and sections with an empty line before each."""
     out = Writer()
     _write(out, parts, apart=True)
     return out.text()
 
 
-def _write(out: Writer, parts: Iterable[str | Section], *, apart: bool = False) -> None:
+def _write(out: Writer, parts: Iterable[str | TextSection], *, apart: bool = False) -> None:
     for number, part in enumerate(parts):
         if isinstance(part, str):
             out.write(part)

@@ -21,7 +21,7 @@ from stretto.batching.program import Block, InstanceProgram, Read, Remark, walk
 from stretto.errors import SourceLocation
 from stretto.ir.ops import TensorOp
 from stretto.ops.properties import is_contraction
-from stretto.text import Section, counted, listed, seconds_text, table
+from stretto.text import TextSection, counted, listed, seconds_text, table
 
 MOST_LINES = 4
 MOST_ROWS = 12
@@ -29,7 +29,7 @@ MOST_BLOCKS = 6
 """Longer lists are cut off after this many entries."""
 
 
-def batch_sections(compiled: CompiledBatch) -> Iterator[str | Section]:
+def batch_sections(compiled: CompiledBatch) -> Iterator[str | TextSection]:
     """Yield lines and sections about a compiled batch and its last call."""
     program = compiled.program
     reads = sum(isinstance(s, Read) for f in program.functions for s in walk(f.body))
@@ -49,10 +49,10 @@ def batch_sections(compiled: CompiledBatch) -> Iterator[str | Section]:
     for title, is_done in (("what the passes did", True), ("left as it is", False)):
         yield _remarks(title, [r for r in program.remarks if r.is_done is is_done])
     yield _steps(compiled)
-    yield Section("the program of an instance", parts=[print_program(program).rstrip()])
+    yield TextSection("the program of an instance", parts=[print_program(program).rstrip()])
 
 
-def _blocks(compiled: CompiledBatch) -> Section:
+def _blocks(compiled: CompiledBatch) -> TextSection:
     """List the static blocks, with the number of times the last call ran them."""
     times: Counter[int] = Counter()
     rows: Counter[int] = Counter()
@@ -78,7 +78,7 @@ def _blocks(compiled: CompiledBatch) -> Section:
         "instances per step", "lines",
     )  # fmt: skip
     joined = [] if compiled.levels is None else _joined(compiled.levels)
-    return Section("blocks, and how often the last call ran them", found, headers, joined)
+    return TextSection("blocks, and how often the last call ran them", found, headers, joined)
 
 
 def _joined(levels: LevelProgram) -> list[str]:
@@ -94,7 +94,7 @@ def _joined(levels: LevelProgram) -> list[str]:
     return [text] if after < before else []
 
 
-def _alone(levels: LevelProgram, program: InstanceProgram) -> Section:
+def _alone(levels: LevelProgram, program: InstanceProgram) -> TextSection:
     """List the operators that run once per instance, and why."""
     found = [
         (f"{number} {block.name}", loop.target, loop.reason, _place(loop.location))
@@ -103,7 +103,7 @@ def _alone(levels: LevelProgram, program: InstanceProgram) -> Section:
     ]
     title = "not batched: these run once per instance"
     headers = ("block", "operator", "because", "line")
-    return Section(title, found, headers, [] if found else ["none"])
+    return TextSection(title, found, headers, [] if found else ["none"])
 
 
 def _operators(block: Block) -> str:
@@ -118,7 +118,7 @@ def _lines(block: Block) -> str:
     return f"{file}:{','.join(map(str, lines[:6]))}{',...' if len(lines) > 6 else ''}"
 
 
-def _remarks(title: str, remarks: Sequence[Remark]) -> Section:
+def _remarks(title: str, remarks: Sequence[Remark]) -> TextSection:
     """List remarks; those that differ only in their lines share a row."""
     lines: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for remark in remarks:
@@ -127,7 +127,7 @@ def _remarks(title: str, remarks: Sequence[Remark]) -> Section:
         (what, len(all_), reason, listed(filter(None, dict.fromkeys(all_)), MOST_LINES))
         for (what, reason), all_ in lines.items()
     ]
-    return Section(title, rows, ("what", "times", "because", "lines"))
+    return TextSection(title, rows, ("what", "times", "because", "lines"))
 
 
 def _place(location: SourceLocation | None) -> str:
@@ -160,13 +160,13 @@ def _numbers(rows: Sequence[int]) -> str:
     return shown if len(rows) <= MOST_ROWS else f"{shown}, ... {rows[-1]}"
 
 
-def _steps(compiled: CompiledBatch) -> Section:
+def _steps(compiled: CompiledBatch) -> TextSection:
     """List what the last call ran at which depth, in order."""
     found = [item for n, steps in enumerate(compiled.steps, 1) for item in _depths(n, steps)]
     shown = "1 launch" if len(compiled.steps) == 1 else f"{len(compiled.steps)} launches"
     if compiled.times.launches > len(compiled.steps):
         shown = f"the first {len(compiled.steps)} of {compiled.times.launches} launches"
-    return Section(
+    return TextSection(
         f"what the last call ran at which depth, {shown}",
         [item.show(compiled.program) for item in found],
         ("launch", "depth", "blocks, and how many instances of each at each depth"),

@@ -41,7 +41,7 @@ from stretto.runtime.results import Result
 from stretto.runtime.sizes import Values
 from stretto.schedule.scheduler import Report
 from stretto.simulator.work import Kept
-from stretto.text import Section, counted, seconds_text
+from stretto.text import TextSection, counted, seconds_text
 
 # ---- Results of `library_choice`: the products that torch computes, and the times compared.
 
@@ -94,7 +94,7 @@ class LibraryChoice:
         )
         return f"{head}; simulated: {tried}"
 
-    def section(self) -> Section:
+    def section(self) -> TextSection:
         """List the products: name, count, both estimates, and who computes each."""
         taken = set(map(id, self.taken))
         rows = [
@@ -109,7 +109,7 @@ class LibraryChoice:
         ]
         title = "products, by our kernels or by the library (estimated, each by itself)"
         headers = ("product", "count", "own kernel", "library and gap", "computed by")
-        return Section(title, rows, headers)
+        return TextSection(title, rows, headers)
 
 
 HOST = torch.device("cpu")
@@ -267,7 +267,7 @@ class Description:
     launches: str = "1"
     library_calls: str = "inside the launch"
     lines: Sequence[tuple[str, str]] = ()
-    sections: Sequence[Section] = ()
+    sections: Sequence[TextSection] = ()
     hosted: Mapping[str, str] = field(default_factory=dict[str, str])
 
 

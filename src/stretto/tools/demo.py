@@ -16,7 +16,7 @@ from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.machine import HOST, Executable, Machine
 from stretto.options import Options
-from stretto.text import Section, counted, explanation, seconds_text
+from stretto.text import TextSection, counted, explanation, seconds_text
 from stretto.tools.models import Model, on_device, zoo_module
 
 MODELS = ("seq2seq", "blockdrop", "rae", "lstm")
@@ -150,4 +150,4 @@ def results_table(results: Sequence[Result], units: int, machine: Machine) -> st
         for result in results
     ]
     headers = ("model", "eager", "stretto", "speed-up", "error", "launches", "compile")
-    return explanation([Section(title, rows, headers)])
+    return explanation([TextSection(title, rows, headers)])

@@ -26,7 +26,7 @@ from stretto.frontends.python import (
 from stretto.ir.ops import TensorOp
 from stretto.machines.machine import Description, Stages
 from stretto.schedule.scheduler import Report
-from stretto.text import Section, bytes_text, counted, explanation, seconds_text, table
+from stretto.text import TextSection, bytes_text, counted, explanation, seconds_text, table
 from stretto.tools.control import (
     HEADERS,
     decided,
@@ -51,17 +51,17 @@ def tensor_names(arguments: object, parameters: Sequence[str]) -> list[str]:
     return [argument_name(path, parameters) for path in tensors]
 
 
-def signature_sections(entries: Iterable[Entry], parameters: Sequence[str]) -> list[Section]:
+def signature_sections(entries: Iterable[Entry], parameters: Sequence[str]) -> list[TextSection]:
     """Return a section about the program of each signature. parameters: names of the function's
     positional parameters."""
-    found: list[Section] = []
+    found: list[TextSection] = []
     for number, entry in enumerate(entries, 1):
         again = f", {entry.runs_in_python} of them in Python" if entry.runs_in_python else ""
         calls = counted(entry.calls, "call") + again
         title = f"signature {number}: backend {entry.stages.backend}, {calls}"
         names = tensor_names(entry.example_arguments, parameters)
         parts = _program(entry.captured, entry.stages, names, entry.seconds)
-        found.append(Section(title, parts=parts))
+        found.append(TextSection(title, parts=parts))
     return found
 
 
@@ -69,33 +69,35 @@ def explain_target(target: str, model: Model, captured: Captured, stages: Stages
     """Return the text about a model compiled for a machine that need not be present."""
     names = tensor_names((model.inputs, {}), parameter_names(model.function))
     parts = _program(captured, stages, names, sum(stages.seconds.values()))
-    return explanation([Section(f"{model.name}: compiled for {target}, not run", parts=parts)])
+    return explanation([TextSection(f"{model.name}: compiled for {target}, not run", parts=parts)])
 
 
 def _program(
     captured: Captured, stages: Stages, names: Sequence[str], seconds: float
-) -> list[str | Section]:
+) -> list[str | TextSection]:
     """Describe a program. names: of a call's tensors. seconds: total time of all stages."""
     device, found = stages.device, stages.machine.describe(stages)
-    parts: list[str | Section] = [_inputs(captured, names), _sizes(captured, names)]
+    parts: list[str | TextSection] = [_inputs(captured, names), _sizes(captured, names)]
     if device is not None:
-        parts.append(Section("program", _facts(stages, device, found)))
+        parts.append(TextSection("program", _facts(stages, device, found)))
     rows = [row.cells() for row in program_rows(captured.program)]
     headers = ("captured", "trips", "operators", "line", "source")
     parts += [
         *found.sections,
-        Section("control flow, as captured", rows, headers),
-        Section("notes of the capture", parts=[short_file(note) for note in captured.notes]),
+        TextSection("control flow, as captured", rows, headers),
+        TextSection("notes of the capture", parts=[short_file(note) for note in captured.notes]),
         _passes(stages),
     ]
     if device is not None:
         parts += _scheduled(device, found, stages.machine.costs.wait_seconds)
     spent = ", ".join(f"{stage} {seconds_text(time)}" for stage, time in stages.seconds.items())
-    remarks = Section("remarks: what was declined, and why", remark_rows(stages), REMARK_HEADERS)
+    remarks = TextSection(
+        "remarks: what was declined, and why", remark_rows(stages), REMARK_HEADERS
+    )
     return [*parts, remarks, f"compiled in {seconds_text(seconds)}: {spent}"]
 
 
-def _inputs(captured: Captured, names: Sequence[str]) -> Section:
+def _inputs(captured: Captured, names: Sequence[str]) -> TextSection:
     mutated = {mutation.input for mutation in captured.mutations}
     rows: list[tuple[str, str, str]] = []
     params = captured.program.main.params
@@ -106,7 +108,7 @@ def _inputs(captured: Captured, names: Sequence[str]) -> Section:
         if number in mutated:
             where += ", written back after each call"
         rows.append((name, str(value.type), where))
-    return Section("inputs", rows, ("name", "type", "from"))
+    return TextSection("inputs", rows, ("name", "type", "from"))
 
 
 _ORIGINS: dict[type, str] = {
@@ -117,7 +119,7 @@ _ORIGINS: dict[type, str] = {
 }
 
 
-def _sizes(captured: Captured, names: Sequence[str]) -> Section:
+def _sizes(captured: Captured, names: Sequence[str]) -> TextSection:
     """List the sizes that are symbols, and the conditions on sizes under which this program is
     valid."""
     rows: list[tuple[str, str, str]] = []
@@ -135,7 +137,7 @@ def _sizes(captured: Captured, names: Sequence[str]) -> Section:
                 what = f"int {source.number} among the arguments"
             rows.append((f"{what} is {fixed.value}", *source_cells(fixed.location)))
     title = "sizes: this program is for calls with"
-    return Section(title, rows, ("condition", "line", "source"))
+    return TextSection(title, rows, ("condition", "line", "source"))
 
 
 def _passes(stages: Stages) -> str:
@@ -150,13 +152,13 @@ def _passes(stages: Stages) -> str:
 
 def _scheduled(
     device: DeviceProgram, found: Description, wait_seconds: float
-) -> Iterator[str | Section]:
+) -> Iterator[str | TextSection]:
     """Yield what the kernels are, in which order units run them, and who decides."""
     runs = kernel_runs(device)
     rows = [kernel_row(k, runs[k.name]) for k in device.kernels if k.call is None]
     headers = ("kernel", "operators", "template", "tile", "tasks", "runs", "estimate", "line")
     title = "kernels (tasks each, how often they run in a call, estimated time of a task)"
-    yield Section(title, rows, headers)
+    yield TextSection(title, rows, headers)
     rows = [
         (k.name, k.call.target, k.call.reason, str(runs[k.name]), short_file(k.call.source))
         for k in device.kernels
@@ -164,12 +166,12 @@ def _scheduled(
     ]
     headers = ("kernel", "operator", "reason", "runs", "line")
     title = f"library calls (run by torch {found.library_calls})"
-    yield Section(title, rows, headers) if rows else "library calls: none"
+    yield TextSection(title, rows, headers) if rows else "library calls: none"
     rows = [row.cells() for row in schedule_rows(device)]
     headers = ("schedule", "runs", "steps", "tasks by unit", "waits", "kernels")
-    yield Section("schedule", rows, headers)
+    yield TextSection("schedule", rows, headers)
     rows = decided(device, wait_seconds, found.hosted)
-    yield Section("control: where each loop, branch and call is decided", rows, HEADERS)
+    yield TextSection("control: where each loop, branch and call is decided", rows, HEADERS)
 
 
 def _facts(stages: Stages, device: DeviceProgram, found: Description) -> list[tuple[str, str]]:

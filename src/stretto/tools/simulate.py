@@ -32,7 +32,7 @@ from stretto.simulator.devices import GPUS, NAMES, Device, costs_on, cpu_device,
 from stretto.simulator.launches import Launches, launch_per_kernel
 from stretto.simulator.result import Bound, Simulation
 from stretto.simulator.simulate import simulate
-from stretto.text import Section, counted, explanation, seconds_text
+from stretto.text import TextSection, counted, explanation, seconds_text
 from stretto.tools.models import Model
 from stretto.tools.names import UsageError, suggestion
 from stretto.tools.profile import (
@@ -254,7 +254,7 @@ def report(simulated: Simulated) -> str:
     """Return the text about a prediction."""
     result = simulated.result
     title = f"{simulated.model} on {result.device}, simulated"
-    summary = Section(title, list(_summary(simulated)))
+    summary = TextSection(title, list(_summary(simulated)))
     return explanation((summary, _stretches(result), _kernels(result), _gaps(result)))
 
 
@@ -294,7 +294,7 @@ def _spent(seconds: Mapping[Bound, float], total: float) -> str:
     return ", ".join(shown)
 
 
-def _stretches(result: Simulation) -> Section:
+def _stretches(result: Simulation) -> TextSection:
     """List the leaves by the time they add to the run."""
     found = sorted(result.stretches, key=lambda stretch: -stretch.seconds)
     rows = [
@@ -312,10 +312,10 @@ def _stretches(result: Simulation) -> Section:
         rest = sum(stretch.seconds for stretch in found[MOST_ROWS:])
         rows.append((f"{len(found) - MOST_ROWS} more", "", seconds_text(rest), "", "", ""))
     headers = ("stretch", "runs", "adds", "share", "bound by", "idle")
-    return Section("stretches of the program", rows, headers)
+    return TextSection("stretches of the program", rows, headers)
 
 
-def _kernels(result: Simulation) -> Section:
+def _kernels(result: Simulation) -> TextSection:
     """List the kernels by their seconds on the critical path."""
     seconds: dict[int, float] = defaultdict(float)
     for link in result.critical_path:
@@ -325,16 +325,16 @@ def _kernels(result: Simulation) -> Section:
         (result.names[kernel], seconds_text(spent), f"{spent / result.seconds:.0%}")
         for kernel, spent in sorted(seconds.items(), key=lambda item: -item[1])[:MOST_ROWS]
     ]
-    return Section("kernels on the critical path", rows, ("kernel", "adds", "share"))
+    return TextSection("kernels on the critical path", rows, ("kernel", "adds", "share"))
 
 
-def _gaps(result: Simulation) -> Section:
+def _gaps(result: Simulation) -> TextSection:
     rows: list[tuple[object, ...]] = []
     for unit, gap in result.gaps(MOST_GAPS):
         assert gap.cause is not None
         begun, length = seconds_text(gap.start), seconds_text(gap.end - gap.start)
         rows.append((unit, begun, length, f"unit {gap.cause.unit}", result.titles[gap.leaf]))
-    return Section("longest idle gaps", rows, ("unit", "from", "idle", "waits for", "in"))
+    return TextSection("longest idle gaps", rows, ("unit", "from", "idle", "waits for", "in"))
 
 
 def write_simulated_timeline(simulated: Simulated, path: Path) -> None:

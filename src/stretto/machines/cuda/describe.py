@@ -47,7 +47,7 @@ from stretto.schedule.plan_search import ChosenBranch, placements, search_plan
 from stretto.simulator.devices import BlockNeeds, device_for
 from stretto.simulator.launches import launch_per_kernel
 from stretto.simulator.simulate import simulate
-from stretto.text import Section, bytes_text, counted, seconds_text
+from stretto.text import TextSection, bytes_text, counted, seconds_text
 
 # ---- A plan as a graph: nodes, streams, events, simulated times.
 
@@ -56,7 +56,7 @@ MOST_NODES = 400
 """Largest graph, in nodes, for which all orders are tried."""
 
 
-def _graph(made: GpuProgram, costs: CostModel) -> Iterator[Section]:
+def _graph(made: GpuProgram, costs: CostModel) -> Iterator[TextSection]:
     """List the nodes of a plan of which the host enqueues more than one action, in the order in
     which they are enqueued, each with the nodes that it must follow, without transitively implied
     ones."""
@@ -95,7 +95,7 @@ def _graph(made: GpuProgram, costs: CostModel) -> Iterator[Section]:
     headers = (
         "node", "what", "name", "after", "stream", "blocks", "bound by", "begins", "ends",
     )  # fmt: skip
-    yield Section(title, rows, headers)
+    yield TextSection(title, rows, headers)
 
 
 _OWN = re.compile(rf"^def (k_|e_|loop_|{ENTRY}\b)", re.MULTILINE)
@@ -140,20 +140,22 @@ def _facts(stages: Stages, made: GpuProgram) -> Iterator[tuple[str, str]]:
             yield "not in graphs", kept_out
 
 
-def _sections(stages: Stages, made: GpuProgram, launches: Sequence[LaunchRow]) -> Iterator[Section]:
+def _sections(
+    stages: Stages, made: GpuProgram, launches: Sequence[LaunchRow]
+) -> Iterator[TextSection]:
     """Yield the launches and their resources, and what the host does."""
     rows = [(x.function, x.runs, x.kernels, x.control, x.waits, x.lines) for x in launches]
     title = "launches (kernels, loops and branches, waits on one unit, lines of text)"
-    yield Section(title, rows, ("launch", "runs", "kernels", "control", "waits", "lines"))
+    yield TextSection(title, rows, ("launch", "runs", "kernels", "control", "waits", "lines"))
     if made.compiled:
         rows = [(one.function, *one.resource_cells()) for one in launches]
         headers = (
             "launch", "registers", "shared", "spills", "stack", "warps", "per SM", "room",
             "compile", "binary",
         )  # fmt: skip
-        yield Section(f"resources of a unit on {made.compiled[0].target}", rows, headers)
+        yield TextSection(f"resources of a unit on {made.compiled[0].target}", rows, headers)
     headers = ("function", "the host runs", "reads from the GPU", "because")
-    yield Section("what the host does between launches", host_rows(made.plan), headers)
+    yield TextSection("what the host does between launches", host_rows(made.plan), headers)
     if stages.device is not None:
         yield _placements(stages.device, stages)
     if stages.library is not None:
@@ -162,7 +164,9 @@ def _sections(stages: Stages, made: GpuProgram, launches: Sequence[LaunchRow]) -
     executable = stages.executable
     if isinstance(executable, GraphExecutable):
         headers = ("the host runs", "where", "because")
-        yield Section("library calls that cannot be captured", refusal_rows(executable), headers)
+        yield TextSection(
+            "library calls that cannot be captured", refusal_rows(executable), headers
+        )
         counts = executable.branch_counts()
         keep_frequencies(stages, counts)
         yield _branches(made.branches, counts)
@@ -218,7 +222,7 @@ def refusal_rows(executable: GraphExecutable) -> list[tuple[str, ...]]:
     return [(one.call.target, one.call.origin or one.call.source, one.reason) for one in found]
 
 
-def _branches(chosen: Sequence[ChosenBranch], counts: Mapping[str, BranchCount]) -> Section:
+def _branches(chosen: Sequence[ChosenBranch], counts: Mapping[str, BranchCount]) -> TextSection:
     """List how each branch is executed, and how often it took its first arm so far."""
     rows: list[tuple[object, ...]] = []
     for branch in chosen:
@@ -226,7 +230,7 @@ def _branches(chosen: Sequence[ChosenBranch], counts: Mapping[str, BranchCount])
         numbers = ("?", "?") if known is None else (known.first, known.total)
         rows.append((f"if {branch.condition}", branch.execution, branch.reason, *numbers))
     headers = ("branch", "executed as", "because", "first arm", "come to")
-    return Section("branches of the graph", rows, headers)
+    return TextSection("branches of the graph", rows, headers)
 
 
 def _apart_text(program: DeviceProgram, made: GpuProgram, costs: CostModel) -> str:
@@ -244,7 +248,7 @@ def _apart_text(program: DeviceProgram, made: GpuProgram, costs: CostModel) -> s
     return f"{times}, simulated ({device.name}); faster so: {faster}"
 
 
-def _placements(program: DeviceProgram, stages: Stages) -> Section:
+def _placements(program: DeviceProgram, stages: Stages) -> TextSection:
     """List the executor of the outer loops and branches of main, and the simulated time of each
     choice. If units execute them, all units do, each in its own registers."""
     costs, options = stages.machine.costs, stages.options
@@ -263,7 +267,7 @@ def _placements(program: DeviceProgram, stages: Stages) -> Section:
         for one in found
     ]
     headers = ("node", "executed by", "with the units", "with the host")
-    return Section("where control is executed (simulated)", rows, headers)
+    return TextSection("where control is executed (simulated)", rows, headers)
 
 
 def _launch_text(plan: Plan) -> str:
