@@ -5,7 +5,17 @@ import doctest
 import pytest
 
 from stretto import text
-from stretto.text import Writer, bytes_text, caret, seconds_text, table
+from stretto.text import (
+    MOST_ROWS,
+    TextSection,
+    Writer,
+    bytes_text,
+    caret,
+    explanation,
+    listed,
+    seconds_text,
+    table,
+)
 
 
 def test_docstring_examples() -> None:
@@ -109,3 +119,38 @@ def test_a_table_without_rows_is_its_header() -> None:
 def test_table_refuses_a_row_of_another_length() -> None:
     with pytest.raises(ValueError, match="a row of 1 cells in a table of 2 columns"):
         table([["x"]], ["a", "b"])
+
+
+def test_a_table_without_headers_is_set_left() -> None:
+    assert table([("units", 2), ("policy of all", 30)]) == "units          2\npolicy of all  30\n"
+
+
+def test_long_lists_end_with_dots() -> None:
+    assert listed("abc", 3) == "a, b, c"
+    assert listed("abcd", 3) == "a, b, c, ..."
+
+
+def test_sections_are_indented_and_apart() -> None:
+    inner = TextSection("inner", [("x", 1)], ("name", "count"))
+    parts = ("first\nline", inner, TextSection("left out"))
+    assert explanation(
+        ("head", TextSection("outer", parts=parts), TextSection("no content"), "end")
+    ) == (
+        "head\n"
+        "\n"
+        "outer\n"
+        "  first\n"
+        "  line\n"
+        "  inner\n"
+        "    name  count\n"
+        "    ----  -----\n"
+        "    x         1\n"
+        "end\n"
+    )
+
+
+def test_a_section_says_how_many_rows_it_leaves_out() -> None:
+    rows = [(number,) for number in range(MOST_ROWS + 2)]
+    lines = explanation([TextSection("many", rows, ("row",))]).splitlines()
+    assert lines[0] == "many" and lines[-1] == "  ... and 2 more rows"
+    assert len(lines) == 3 + MOST_ROWS + 1

@@ -34,6 +34,11 @@ class SourceLocation:
         return f"{place}, in {self.function}" if self.function else place
 
     @property
+    def short(self) -> str:
+        """The file's name without its folder, and the line: `model.py:12`."""
+        return f"{self.file.rpartition('/')[2]}:{self.line}"
+
+    @property
     def is_of_library(self) -> bool:
         """True if the place is in an installed package, which the user does not change."""
         return "site-packages" in self.file or "dist-packages" in self.file

@@ -1,9 +1,12 @@
-"""Plain text: an indenting writer, carets under source, quantities, tables."""
+"""Plain text: an indenting writer, carets under source, quantities, tables, explanations."""
+
+from __future__ import annotations
 
 import math
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 _BYTE_UNITS = ("KiB", "MiB", "GiB", "TiB")
 _SECOND_UNITS = ((1e-9, "ns"), (1e-6, "us"), (1e-3, "ms"), (1.0, "s"))
@@ -98,20 +101,28 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def table(rows: Sequence[Sequence[object]], headers: Sequence[str]) -> str:
-    """Return a plain-text table, columns two spaces apart; columns of numbers are right- aligned.
+def listed(items: Iterable[object], most: int) -> str:
+    """Return the first `most` items with commas, then `...` if there are more: `a, b, ...`."""
+    shown = list(map(str, items))
+    return ", ".join(shown if len(shown) <= most else [*shown[:most], "..."])
 
-    Raises `ValueError` for a row whose length is not that of `headers`.
+
+def table(rows: Sequence[Sequence[object]], headers: Sequence[str] = ()) -> str:
+    """Return a plain-text table, columns two spaces apart; columns of numbers are right-aligned.
+
+    Without headers, all columns are left-aligned. Raises `ValueError` for a row of another length
+    than the headers.
     """
     cells = [[str(cell) for cell in row] for row in rows]
     for row in cells:
-        if len(row) != len(headers):
+        if headers and len(row) != len(headers):
             raise ValueError(
                 f"a row of {len(row)} cells in a table of {len(headers)} columns: {row}"
             )
-    columns = [[header, *(row[i] for row in cells)] for i, header in enumerate(headers)]
+    head = [list(headers)] if headers else []
+    columns = list(zip(*head, *cells, strict=True))
     widths = [max(map(len, column)) for column in columns]
-    numeric = [_is_numeric(column[1:]) for column in columns]
+    numeric = [bool(headers) and _is_numeric(column[1:]) for column in columns]
 
     def line(row: Sequence[str]) -> str:
         padded = (
@@ -120,10 +131,54 @@ def table(rows: Sequence[Sequence[object]], headers: Sequence[str]) -> str:
         )
         return "  ".join(padded).rstrip() + "\n"
 
-    rule = ["-" * width for width in widths]
-    return "".join(line(row) for row in [list(headers), rule, *cells])
+    rule = [["-" * width for width in widths]] if headers else []
+    return "".join(map(line, [*head, *rule, *cells]))
 
 
 def _is_numeric(column: Sequence[str]) -> bool:
     filled = [cell for cell in column if cell not in ("", "-")]
     return bool(filled) and all(_NUMBER.match(cell) for cell in filled)
+
+
+MOST_ROWS = 60
+"""Maximum number of rows that a section shows; it says how many more there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextSection:
+    """A titled part of an explanation: a table, then lines and further sections, all indented.
+
+    rows, headers: the table's, as for `table`. A section without rows and parts is not shown.
+    """
+
+    title: str
+    rows: Sequence[Sequence[object]] = ()
+    headers: Sequence[str] = ()
+    parts: Sequence[str | TextSection] = ()
+
+    def write(self, out: Writer) -> None:
+        """Write the title and the content."""
+        out.write(self.title)
+        with out.indent():
+            if self.rows:
+                out.write(table(self.rows[:MOST_ROWS], self.headers).rstrip("\n"))
+            if len(self.rows) > MOST_ROWS:
+                out.write(f"... and {len(self.rows) - MOST_ROWS} more rows")
+            _write(out, self.parts)
+
+
+def explanation(parts: Iterable[str | TextSection]) -> str:
+    """Return the text of an `explain()`: lines, and sections with an empty line before each."""
+    out = Writer()
+    _write(out, parts, apart=True)
+    return out.text()
+
+
+def _write(out: Writer, parts: Iterable[str | TextSection], *, apart: bool = False) -> None:
+    for number, part in enumerate(parts):
+        if isinstance(part, str):
+            out.write(part)
+        elif part.rows or part.parts:
+            if apart and number:
+                out.write()
+            part.write(out)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from stretto.call.signatures import parameter_names
 from stretto.tools.explain import tensor_names
 
 X = torch.zeros(1)
@@ -37,11 +38,11 @@ class Net(torch.nn.Module):
         (several, (X, X, X), {"z": (X,)}, ["x", "more[0]", "more[1]", "z[0]"]),
         (Net(), (X,), {}, ["image"]),
         (functools.partial(plain, X), (X,), {}, ["y"]),
-        (torch.add, (X, X), {}, ["arg0", "arg1"]),
+        (torch.add, (X, X), {}, ["argument 0", "argument 1"]),
         (plain, (), {}, []),
     ],
 )
 def test_names(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], names: list[str]
 ) -> None:
-    assert tensor_names(function, args, kwargs) == names
+    assert tensor_names((args, kwargs), parameter_names(function)) == names

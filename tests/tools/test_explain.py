@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import stretto
-from stretto.tools import explain as explain_module
+from stretto import text as text_module
 from tests.tools.masks import mask_times
 from tests.tools.programs import DECAY, DEPTH, blocks, decay, depth, inverted, until_small
 
@@ -143,7 +143,7 @@ def test_inputs_go_by_the_users_names() -> None:
 
 
 def test_a_long_table_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explain_module, "MOST_ROWS", 2)
+    monkeypatch.setattr(text_module, "MOST_ROWS", 2)
     text = explained(decay, *DECAY)
     assert "... and " in text and " more rows" in text
 

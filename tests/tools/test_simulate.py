@@ -27,7 +27,7 @@ def run(*arguments: str, code: int = 0) -> str:
 def test_a_cpu_and_its_timeline(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     text = run("rae", "--small", "--device", "cpu:2", "--timeline", str(file))
-    for part in ("rae on cpu:2, simulated", "utilisation", "critical path", "Stretches"):
+    for part in ("rae on cpu:2, simulated", "utilisation", "critical path", "stretches"):
         assert part in text
     events = json.loads(file.read_text())["traceEvents"]
     tasks = [event for event in events if event["ph"] == "X"]

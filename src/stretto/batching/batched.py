@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 
 from stretto.batching.compiled import CompiledBatch, Flattened, compile_batch, tune_batch
-from stretto.batching.explain import Profile, explain_batch, profile_of
+from stretto.batching.explain import Profile, batch_sections, profile_of
 from stretto.batching.frontend import Evaluation, Observer
 from stretto.batching.frontend.values import scalar_type
 from stretto.batching.host.program import OtherInstance
@@ -20,9 +19,11 @@ from stretto.batching.serving import Call, Failure, Outcome, Streaming, Value
 from stretto.batching.tuning import Tuning
 from stretto.call.compiler import AUTO, require_backend
 from stretto.call.eager import Notices, RequiresGrad, recheck_requires_grad
+from stretto.call.signatures import parameter_names
 from stretto.errors import CaptureError
 from stretto.locks import ForkSafeLock
 from stretto.options import Options
+from stretto.text import explanation
 
 MOST_EXTENSIONS = 200
 """Number of times a program may be extended for new kinds of data before that is an error."""
@@ -205,10 +206,10 @@ class Batched(Streaming):
     def explain(self) -> str:
         """Return a report of the last call: the blocks and how many instances ran them together at
         which depth, what was not batched and why, and the program of an instance."""
-        eager = "".join(f"{line}\n" for line in self._notices.eager_calls)
-        if self._last is None or self._last.compiled is None:
-            return eager or "nothing has been compiled yet: call it with instances first\n"
-        return eager + explain_batch(self._last.compiled)
+        eager = self._notices.eager_calls
+        if self._last is not None and self._last.compiled is not None:
+            return explanation((*eager, *batch_sections(self._last.compiled)))
+        return explanation(eager or ["nothing has been compiled yet: call it with instances first"])
 
     def profile(self, /, *columns: Any, runs: int = 20, **shared: Any) -> Profile:
         """Return the time by activity for these instances: medians over `runs` runs. It can be
@@ -315,14 +316,5 @@ def _key(value: Any) -> Hashable:
 
 
 def _parameter_names(function: Callable[..., Any], count: int) -> list[str]:
-    called = function.forward if isinstance(function, torch.nn.Module) else function
-    try:
-        given = inspect.signature(called).parameters.values()
-    except (TypeError, ValueError):
-        given = ()
-    positional = [
-        item.name
-        for item in given
-        if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)
-    ]
-    return [*positional, *(f"argument{n}" for n in range(len(positional), count))][:count]
+    named = [name for name in parameter_names(function) if not name.startswith("*")]
+    return [*named, *(f"argument{n}" for n in range(len(named), count))][:count]

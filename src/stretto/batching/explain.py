@@ -1,11 +1,12 @@
-"""The text of `Batched.explain()`: what was batched at which depth, what was not and why. Also the
+"""What `Batched.explain()` shows: what was batched at which depth, what was not and why. Also the
 times of `Batched.profile()`."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -13,57 +14,51 @@ from typing import Any
 import torch
 
 from stretto.batching.compiled import CompiledBatch, Times
+from stretto.batching.levels.program import LevelProgram
 from stretto.batching.levels.tables import BLOCK, END, ROWS
 from stretto.batching.printer import function_name, print_program
 from stretto.batching.program import Block, InstanceProgram, Read, Remark, walk
 from stretto.errors import SourceLocation
 from stretto.ir.ops import TensorOp
 from stretto.ops.properties import is_contraction
-from stretto.text import Writer, counted, table
+from stretto.text import TextSection, counted, listed, seconds_text, table
 
-MOST_STEPS = 40
 MOST_LINES = 4
 MOST_ROWS = 12
 MOST_BLOCKS = 6
 """Longer lists are cut off after this many entries."""
 
 
-def explain_batch(compiled: CompiledBatch) -> str:
-    """Return the report of a compiled batch and its last call."""
+def batch_sections(compiled: CompiledBatch) -> Iterator[str | TextSection]:
+    """Yield lines and sections about a compiled batch and its last call."""
     program = compiled.program
     reads = sum(isinstance(s, Read) for f in program.functions for s in walk(f.body))
-    out = Writer()
     functions = counted(len(program.functions), "function")
-    out.write(
+    yield (
         f"an instance: {functions}, {counted(len(program.blocks), 'block')} of tensor operators, "
         f"{counted(reads, 'place')} where it waits for the value of a tensor"
     )
     if not reads:
-        out.write("no decision depends on a tensor: a batch is one launch")
-    times = ", ".join(f"{name} {value:.2f} s" for name, value in compiled.seconds.items())
-    out.write(f"compiled in: {times}")
-    for line in str(compiled.tuning).splitlines():
-        out.write(line)
-    _blocks(out, compiled)
-    _products(out, compiled)
-    _rows_alone(out, compiled)
-    _remarks(out, compiled)
-    _steps(out, compiled)
-    out.write()
-    out.write("the program of an instance")
-    with out.indent():
-        for line in print_program(program).splitlines():
-            out.write(line)
-    return out.text()
+        yield "no decision depends on a tensor: a batch is one launch"
+    times = ", ".join(f"{name} {seconds_text(spent)}" for name, spent in compiled.seconds.items())
+    yield f"compiled in: {times}"
+    yield str(compiled.tuning).rstrip()
+    yield _blocks(compiled)
+    if compiled.levels is not None:
+        yield _alone(compiled.levels, program)
+    for title, is_done in (("what the passes did", True), ("left as it is", False)):
+        yield _remarks(title, [r for r in program.remarks if r.is_done is is_done])
+    yield _steps(compiled)
+    yield TextSection("the program of an instance", parts=[print_program(program).rstrip()])
 
 
-def _blocks(out: Writer, compiled: CompiledBatch) -> None:
-    """Write the static blocks, with the number of times the last call ran them."""
-    steps: defaultdict[int, int] = defaultdict(int)
-    rows: defaultdict[int, int] = defaultdict(int)
-    for number, count in _all_steps(compiled):
-        steps[number] += 1
-        rows[number] += count
+def _blocks(compiled: CompiledBatch) -> TextSection:
+    """List the static blocks, with the number of times the last call ran them."""
+    times: Counter[int] = Counter()
+    rows: Counter[int] = Counter()
+    for row in chain.from_iterable(steps.tolist() for steps in compiled.steps):
+        times[row[BLOCK]] += 1
+        rows[row[BLOCK]] += row[ROWS]
     found = [
         (
             f"{number} {block.name}",
@@ -72,44 +67,48 @@ def _blocks(out: Writer, compiled: CompiledBatch) -> None:
             len(block.inputs),
             len(block.outputs),
             rows[number],
-            steps[number],
-            f"{rows[number] / steps[number]:.1f}" if steps[number] else "-",
+            times[number],
+            f"{rows[number] / times[number]:.1f}" if times[number] else "-",
             _lines(block),
         )
         for number, block in enumerate(compiled.program.blocks)
     ]
-    out.write()
-    out.write("blocks, and how often the last call ran them")
-    with out.indent():
-        headers = (
-            "block", "operators", "such as", "operands", "results", "instances", "steps",
-            "instances per step", "lines",
-        )  # fmt: skip
-        for line in table(found, headers).splitlines():
-            out.write(line)
+    headers = (
+        "block", "operators", "such as", "operands", "results", "instances", "steps",
+        "instances per step", "lines",
+    )  # fmt: skip
+    joined = [] if compiled.levels is None else _joined(compiled.levels)
+    return TextSection("blocks, and how often the last call ran them", found, headers, joined)
 
 
-def _products(out: Writer, compiled: CompiledBatch) -> None:
-    """Write how many products those of the blocks have been joined into."""
-    if compiled.levels is None:
-        return
+def _joined(levels: LevelProgram) -> list[str]:
+    """Return a line about how many products those of the blocks have been joined into, if any."""
     before, after = (
         sum(isinstance(op, TensorOp) and is_contraction(op) for op in program.walk())
-        for program in (compiled.levels.code.program, compiled.levels.stages.program)
+        for program in (levels.code.program, levels.stages.program)
     )
-    if after < before:
-        out.write()
-        out.write(
-            f"{before} products of tensors run as {after}: those of one operand are joined, and "
-            "equal ones are computed once"
-        )
+    text = (
+        f"{before} products of tensors run as {after}: those of one operand are joined, and equal "
+        "ones are computed once"
+    )
+    return [text] if after < before else []
+
+
+def _alone(levels: LevelProgram, program: InstanceProgram) -> TextSection:
+    """List the operators that run once per instance, and why."""
+    found = [
+        (f"{number} {block.name}", loop.target, loop.reason, _place(loop.location))
+        for number, (block, loops) in enumerate(zip(program.blocks, levels.code.loops, strict=True))
+        for loop in loops
+    ]
+    title = "not batched: these run once per instance"
+    headers = ("block", "operator", "because", "line")
+    return TextSection(title, found, headers, [] if found else ["none"])
 
 
 def _operators(block: Block) -> str:
-    functions = [step.operation.function for step in block.steps]
-    names = ", ".join(function_name(function) for function in functions)
-    unique = list(dict.fromkeys(names.split(", ")))
-    return ", ".join(unique[:4]) + (", ..." if len(unique) > 4 else "")
+    names = ", ".join(function_name(step.operation.function) for step in block.steps)
+    return listed(dict.fromkeys(names.split(", ")), 4)
 
 
 def _lines(block: Block) -> str:
@@ -119,55 +118,20 @@ def _lines(block: Block) -> str:
     return f"{file}:{','.join(map(str, lines[:6]))}{',...' if len(lines) > 6 else ''}"
 
 
-def _rows_alone(out: Writer, compiled: CompiledBatch) -> None:
-    """Write the operators that run once per instance, and why."""
-    if compiled.levels is None:
-        return
-    found = [
-        (f"{number} {block.name}", loop.target, loop.reason, _place(loop.location))
-        for number, (block, loops) in enumerate(
-            zip(compiled.program.blocks, compiled.levels.code.loops, strict=True)
-        )
-        for loop in loops
-    ]
-    out.write()
-    if not found:
-        out.write("not batched: nothing")
-        return
-    out.write("not batched: these run once per instance")
-    with out.indent():
-        for line in table(found, ("block", "operator", "because", "line")).splitlines():
-            out.write(line)
-
-
-def _remarks(out: Writer, compiled: CompiledBatch) -> None:
-    """Write what the passes did and what they left as it is, each with the reason."""
-    _grouped(out, "what the passes did", [r for r in compiled.program.remarks if r.is_done])
-    _grouped(out, "left as it is", [r for r in compiled.program.remarks if not r.is_done])
-
-
-def _grouped(out: Writer, title: str, remarks: Sequence[Remark]) -> None:
-    """Write a table of remarks; those that differ only in their lines share a row."""
+def _remarks(title: str, remarks: Sequence[Remark]) -> TextSection:
+    """List remarks; those that differ only in their lines share a row."""
     lines: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for remark in remarks:
         lines[remark.what, remark.reason].append(_place(remark.location))
-    if not lines:
-        return
-    out.write()
-    out.write(title)
-    found = [(what, len(all_), reason, _listed(all_)) for (what, reason), all_ in lines.items()]
-    with out.indent():
-        for line in table(found, ("what", "times", "because", "lines")).splitlines():
-            out.write(line)
-
-
-def _listed(places: Sequence[str]) -> str:
-    unique = [place for place in dict.fromkeys(places) if place]
-    return ", ".join(unique[:MOST_LINES]) + (", ..." if len(unique) > MOST_LINES else "")
+    rows = [
+        (what, len(all_), reason, listed(filter(None, dict.fromkeys(all_)), MOST_LINES))
+        for (what, reason), all_ in lines.items()
+    ]
+    return TextSection(title, rows, ("what", "times", "because", "lines"))
 
 
 def _place(location: SourceLocation | None) -> str:
-    return "" if location is None else f"{location.file.rsplit('/', 1)[-1]}:{location.line}"
+    return "" if location is None else location.short
 
 
 @dataclass(slots=True)
@@ -196,22 +160,17 @@ def _numbers(rows: Sequence[int]) -> str:
     return shown if len(rows) <= MOST_ROWS else f"{shown}, ... {rows[-1]}"
 
 
-def _steps(out: Writer, compiled: CompiledBatch) -> None:
-    """Write what the last call ran at which depth, in order."""
+def _steps(compiled: CompiledBatch) -> TextSection:
+    """List what the last call ran at which depth, in order."""
     found = [item for n, steps in enumerate(compiled.steps, 1) for item in _depths(n, steps)]
-    out.write()
+    shown = "1 launch" if len(compiled.steps) == 1 else f"{len(compiled.steps)} launches"
     if compiled.times.launches > len(compiled.steps):
         shown = f"the first {len(compiled.steps)} of {compiled.times.launches} launches"
-    else:
-        shown = "1 launch" if compiled.times.launches == 1 else f"{len(compiled.steps)} launches"
-    out.write(f"what the last call ran at which depth, {shown}")
-    with out.indent():
-        rows = [item.show(compiled.program) for item in found[:MOST_STEPS]]
-        headers = ("launch", "depth", "blocks, and how many instances of each at each depth")
-        for line in table(rows, headers).splitlines():
-            out.write(line)
-        if len(found) > MOST_STEPS:
-            out.write(f"and {len(found) - MOST_STEPS} more")
+    return TextSection(
+        f"what the last call ran at which depth, {shown}",
+        [item.show(compiled.program) for item in found],
+        ("launch", "depth", "blocks, and how many instances of each at each depth"),
+    )
 
 
 def _depths(launch: int, steps: torch.Tensor) -> list[_Depths]:
@@ -228,13 +187,6 @@ def _depths(launch: int, steps: torch.Tensor) -> list[_Depths]:
         for rows, (_, count) in zip(found[-1].rows, level, strict=True):
             rows.append(count)
     return found
-
-
-def _all_steps(compiled: CompiledBatch) -> Iterator[tuple[int, int]]:
-    """Yield block number and number of rows of each step stored from the last call."""
-    for steps in compiled.steps:
-        for row in steps.tolist():
-            yield row[BLOCK], row[ROWS]
 
 
 # ---- `Batched.profile()`: the time of a batch by activity (ACRoBat, Table 5).

@@ -16,6 +16,7 @@ from stretto.call.eager import Notices, RequiresGrad, RunsEager
 from stretto.call.entry import Entry
 from stretto.call.fallback import CallSegments, Fallback, RunInPython
 from stretto.call.programs import Programs
+from stretto.call.signatures import callable_name, parameter_names
 from stretto.errors import BuildError, CaptureError, RunError, StrettoError
 from stretto.failures import is_compile_failure
 from stretto.frontends.python import Caller
@@ -23,6 +24,7 @@ from stretto.frontends.python.control.settled import is_settled
 from stretto.frontends.python.tracing.admission import active_transformation, check_inputs
 from stretto.options import Options
 from stretto.progress import print_log
+from stretto.text import counted, explanation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -268,9 +270,19 @@ class Compiled:
     def explain(self) -> str:
         """Report, per signature, what was captured, fused, scheduled and built, and what was not
         and why."""
-        from stretto.tools.explain import explain
+        from stretto.tools.explain import signature_sections
 
-        return explain(self)
+        name, eager = callable_name(self._function), self._notices.eager_calls
+        fallback = self._fallback if self._fallback and self._fallback.calls else None
+        if not (self.signatures or eager or fallback):
+            then = "call it once, or give stretto.compile its inputs"
+            return f"{name}: nothing compiled yet; {then}\n"
+        parts = [f"{name}: {counted(len(self.signatures), 'signature')} compiled", *eager]
+        parts += [f"each size has its own program: {why}" for why in self._programs.refused]
+        signatures = signature_sections(self.signatures, parameter_names(self._function))
+        is_whole = self._surroundings is Caller.CUT
+        in_python = [] if fallback is None else [fallback.section(is_whole=is_whole)]
+        return explanation((*parts, *signatures, *in_python))
 
     def timeline(self, path: str | Path, *args: Any, **kwargs: Any) -> None:
         """Profile one run and draw it: tasks on units over time, as `.html`, `.json` (Perfetto) or

@@ -33,6 +33,7 @@ from stretto.frontends.python import (
 from stretto.frontends.python.tracing.admission import active_transformation
 from stretto.ops.effects import restore, states_of
 from stretto.progress import LOG
+from stretto.text import TextSection, counted
 
 MOST_SIGNATURES = 32
 """A segment with this many compiled signatures runs in Python from then on."""
@@ -63,6 +64,11 @@ class Cut:
     place: SourceLocation
     reason: str
     runs: int = 0
+
+    def __str__(self) -> str:
+        reason = f": {self.reason}" if self.reason else ""
+        source = self.place.source().strip()
+        return f"{self.place}: {counted(self.runs, 'run')}{reason}\n    {source}"
 
 
 @dataclass(eq=False, slots=True)
@@ -151,6 +157,24 @@ class CallSegments:
             cut = self.plain.setdefault(statement, Cut(place, reason))
         cut.runs += 1
 
+    def sections(self) -> list[TextSection]:
+        """List the statements that ran in Python, and explain each part that is compiled."""
+        cuts = [cut for cut in (*self.cuts.values(), *self.plain.values()) if cut.runs]
+        cuts.sort(key=lambda cut: (cut.place.file, cut.place.line))
+        runs = counted(sum(cut.runs for cut in cuts), "run")
+        title = f"{counted(len(cuts), 'statement')} in Python, {runs}:"
+        return [
+            TextSection(title, parts=[str(cut) for cut in cuts]),
+            *(
+                TextSection(
+                    f"a {kind} of it, compiled by itself:", parts=[piece.explain().rstrip()]
+                )
+                for kind, found in (("part", self.parts), ("segment", self.segments))
+                for piece in found.values()
+                if piece.signatures or (piece._fallback and piece._fallback.calls)  # pyright: ignore[reportPrivateUsage]
+            ),
+        ]
+
 
 @dataclass(eq=False, slots=True)
 class Fallback:
@@ -172,6 +196,13 @@ class Fallback:
         """Run the function in pieces."""
         self.calls += 1
         return run_in_python(function, args, kwargs, self.pieces)
+
+    def section(self, *, is_whole: bool) -> TextSection:
+        """Explain why calls ran in pieces and, if this is the whole function that was cut, which
+        statements ran in Python."""
+        reasons = dict.fromkeys(map(str, self.reasons.values()))
+        parts = [*reasons, *(self.pieces.sections() if is_whole else ())]
+        return TextSection(f"in Python: {counted(self.calls, 'call')}", parts=parts)
 
 
 def warn_of_defect(error: StrettoError) -> None:

@@ -27,7 +27,7 @@ from stretto.call.saved_file import (
     read,
     write,
 )
-from stretto.call.signatures import CallForm, Key
+from stretto.call.signatures import CallForm, Key, argument_name
 from stretto.errors import BuildError, LoadError, OtherProgram, RunError, StrettoError
 from stretto.frontends.python import Captured
 from stretto.frontends.python.control.settled import is_settled
@@ -37,6 +37,7 @@ from stretto.locks import ForkSafeLock
 from stretto.machines.machine import Machine, Stages
 from stretto.options import Options
 from stretto.runtime.check import Checker
+from stretto.text import counted, explanation
 
 # ---- The error for arguments that fit no signature of a file: it names the differences.
 
@@ -76,7 +77,9 @@ def _differences(
     for (path, leaf), form, (part, other) in zip(given, expected, pairs, strict=True):
         if part == other or (signature.fits is not None and _fits_but_sizes(leaf, form)):
             continue
-        found.append(f"'{name_of(path, parameters)}' is {_leaf(leaf)}, and it takes {_leaf(form)}")
+        found.append(
+            f"'{argument_name(path, parameters)}' is {_leaf(leaf)}, and it takes {_leaf(form)}"
+        )
     if not found and signature.fits is not None and key != signature.key:
         found.append(_about_sizes(signature))
     text = "their shared memory or strides differ from those it was compiled with"
@@ -100,18 +103,6 @@ def _about_sizes(signature: Signature) -> str:
     ranges = [symbol.declaration for symbol in sizes.symbols]
     rules = " and ".join([*ranges, *(condition.text for condition in sizes.conditions)])
     return f"the sizes are others than it takes: {shapes} with {rules}"
-
-
-def name_of(path: Any, parameters: Sequence[str]) -> str:
-    """Return the name of an argument, from its path in `(args, kwargs)`."""
-    kind, first, *rest = path
-    if kind.idx == 1:
-        name = str(first.key)
-    elif first.idx < len(parameters):
-        name = str(parameters[first.idx])
-    else:
-        name = f"argument {first.idx}"
-    return name + pytree.keystr(tuple(rest))
 
 
 def _shown(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -361,8 +352,7 @@ class Loaded:
         return self._content.manifest["function"]
 
     def __repr__(self) -> str:
-        count = len(self._signatures)
-        return f"<stretto.load of {self.__name__}: {count} signature{'s' if count > 1 else ''}>"
+        return f"<stretto.load of {self.__name__}: {counted(len(self._signatures), 'signature')}>"
 
     @property
     def built_with(self) -> Mapping[str, Any]:
@@ -381,12 +371,6 @@ class Loaded:
         """The programs of the file."""
         return tuple(self._entries)
 
-    def names_of_tensors(self, number: int) -> list[str]:
-        """Return the names of a signature's tensor arguments, in order."""
-        leaves, _ = pytree.tree_flatten_with_path(self._signatures[number].arguments)
-        parameters = self._content.manifest["parameters"]
-        return [name_of(path, parameters) for path, leaf in leaves if isinstance(leaf, TensorForm)]
-
     def save(self, path: str | Path) -> None:
         """Write the function to a file, with its tensors as they are now."""
         write(Path(path), self._content)
@@ -398,9 +382,14 @@ class Loaded:
 
     def explain(self) -> str:
         """Report what was fused, scheduled and built, per signature."""
-        from stretto.tools.explain import explain_loaded
+        from stretto.tools.explain import signature_sections
 
-        return explain_loaded(self)
+        built, parameters = self.built_with, self._content.manifest["parameters"]
+        lines = (
+            f"{self.__name__}: loaded, {counted(len(self._entries), 'signature')}",
+            f"saved by stretto {built['stretto']}, torch {built['torch']}, for {built['machine']}",
+        )
+        return explanation((*lines, *signature_sections(self._entries, parameters)))
 
     # ---- programs ----------------------------------------------------------------------------
     def _current(self, number: int) -> Entry:

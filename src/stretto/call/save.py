@@ -3,7 +3,6 @@ changes."""
 
 from __future__ import annotations
 
-import inspect
 import platform
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
@@ -28,7 +27,7 @@ from stretto.call.saved_file import (
     without_weights,
     write,
 )
-from stretto.call.signatures import SizeKey
+from stretto.call.signatures import SizeKey, callable_name, parameter_names
 from stretto.device.user_kernels import kernel_for
 from stretto.errors import RaisesInPython, SaveError, SourceLocation
 from stretto.frontends.python import (
@@ -87,8 +86,8 @@ def save(
         code = pack(entry.stages, signature, tensors)
         signatures.append(signature | {"code": code, "read": _read(entry.captured, module)})
     manifest = {
-        "function": _name(function),
-        "parameters": _parameters(function),
+        "function": callable_name(function),
+        "parameters": parameter_names(function),
         "built": _built(compiled, options),
         "signatures": signatures,
     }
@@ -333,21 +332,6 @@ def _place(place: SourceLocation | None) -> Json:
 
 
 # ---- information about the file --------------------------------------------------------------
-def _name(function: Callable[..., Any]) -> str:
-    return getattr(function, "__name__", None) or type(function).__name__
-
-
-def _parameters(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the positional parameters, for messages."""
-    called = getattr(function, "forward", function)
-    try:
-        found = inspect.signature(called).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [parameter.name for parameter in found if parameter.kind in kinds]
-
-
 def _kernels(entries: Sequence[Entry]) -> dict[str, str]:
     """Return the operators that have kernels of the user, each with its kernel's digest."""
     ops = (op for entry in entries for op in entry.captured.program.walk())

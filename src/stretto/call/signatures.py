@@ -3,6 +3,7 @@ vary."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,38 @@ def key_of_call(
     if why is not None:
         return (), tensors, why
     return (spec, *(key_of(leaf) for leaf in leaves)), tensors, None
+
+
+def callable_name(function: Callable[..., Any]) -> str:
+    """Return the name of a function, or of a module's class."""
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def parameter_names(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the positional parameters, the last one perhaps as `*rest`; none if the
+    function has no signature."""
+    called = getattr(function, "forward", function)
+    try:
+        found = inspect.signature(called).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    plain = [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [*plain, *(f"*{p.name}" for p in found if p.kind is p.VAR_POSITIONAL)]
+
+
+def argument_name(path: Any, parameters: Sequence[str]) -> str:
+    """Return the name of an argument, from its path in `(args, kwargs)`: `x`, `rest[0]`,
+    `state['h']`."""
+    kind, first, *rest = path
+    if kind.idx == 1:
+        name = str(first.key)
+    elif parameters and parameters[-1].startswith("*") and first.idx >= len(parameters) - 1:
+        name = f"{parameters[-1][1:]}[{first.idx - len(parameters) + 1}]"
+    elif first.idx < len(parameters):
+        name = str(parameters[first.idx])
+    else:
+        name = f"argument {first.idx}"
+    return name + pytree.keystr(tuple(rest))
 
 
 def is_by_structure(key: Any) -> bool:

@@ -41,7 +41,7 @@ from stretto.runtime.results import Result
 from stretto.runtime.sizes import Values
 from stretto.schedule.scheduler import Report
 from stretto.simulator.work import Kept
-from stretto.text import counted, seconds_text
+from stretto.text import TextSection, counted, seconds_text
 
 # ---- Results of `library_choice`: the products that torch computes, and the times compared.
 
@@ -94,22 +94,22 @@ class LibraryChoice:
         )
         return f"{head}; simulated: {tried}"
 
-    def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """Return for each product: its name, its count, both estimates, and who computes it."""
+    def section(self) -> TextSection:
+        """List the products: name, count, both estimates, and who computes each."""
         taken = set(map(id, self.taken))
-        return [
+        rows = [
             (
                 product.name + (" (in a loop, branch or function)" if product.nested else ""),
-                str(len(product.ops)),
+                len(product.ops),
                 seconds_text(product.own),
                 seconds_text(product.library),
                 "library" if id(product) in taken else "own kernel",
             )
             for product in self.looked_at
         ]
-
-
-PRODUCT_HEADERS = ("product", "count", "own kernel", "library and gap", "computed by")
+        title = "products, by our kernels or by the library (estimated, each by itself)"
+        headers = ("product", "count", "own kernel", "library and gap", "computed by")
+        return TextSection(title, rows, headers)
 
 
 HOST = torch.device("cpu")
@@ -257,26 +257,17 @@ class FewerUnitsError(BuildError):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """A titled table of `explain()`."""
-
-    title: str
-    rows: Sequence[Sequence[object]]
-    headers: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
 class Description:
     """Data on a program that only its machine knows, for `explain()`.
 
     launches: number of launches per call. library_calls: where torch runs them. lines: label and
-    text. tables: further tables. hosted: why the host executes control nodes, by their titles.
+    text. sections: further ones. hosted: why the host executes control nodes, by their titles.
     """
 
     launches: str = "1"
     library_calls: str = "inside the launch"
     lines: Sequence[tuple[str, str]] = ()
-    tables: Sequence[Table] = ()
+    sections: Sequence[TextSection] = ()
     hosted: Mapping[str, str] = field(default_factory=dict[str, str])
 
 

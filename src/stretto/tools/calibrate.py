@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from torch import nn
 
 import stretto
@@ -30,6 +28,7 @@ from stretto.machines.machine import HOST, TaskEvent
 from stretto.machines.registry import default_machine
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
+from stretto.text import table
 from stretto.tools.profile import entry_inputs, one_torch_thread
 from stretto.tuning import Database, this_cpu
 
@@ -402,13 +401,10 @@ def _steps(units: list[list[TaskEvent]]) -> Iterator[tuple[list[int], list[int]]
 
 
 # ---- output ------------------------------------------------------------------------------------
-def fitted_table(fitted: Sequence[Fitted]) -> Table:
-    table = Table(header_style="bold", box=SIMPLE_HEAD)
-    for title in ("parameter", "in the source", "here"):
-        table.add_column(title, justify="left" if title == "parameter" else "right")
-    for one in fitted:
-        table.add_row(one.name, _shown(one.name, one.source), _shown(one.name, one.value))
-    return table
+def fitted_table(fitted: Sequence[Fitted]) -> str:
+    """Return the table that `stretto calibrate` prints."""
+    rows = [(one.name, _shown(one.name, one.source), _shown(one.name, one.value)) for one in fitted]
+    return table(rows, ("parameter", "in the source", "here"))
 
 
 def _shown(name: str, value: float) -> str:

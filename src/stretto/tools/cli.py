@@ -136,7 +136,7 @@ def demo_command(
                 preset="small" if small else "full",
                 quick=small,
             )
-        console.print(results_table(results, options.unit_count(), machine))
+        typer.echo(results_table(results, options.unit_count(), machine), nl=False)
         for path in written:
             console.print(f"timeline: {path}", highlight=False, markup=False, soft_wrap=True)
 
@@ -253,7 +253,7 @@ def calibrate_command(
             typer.echo(f"removed all measurements from {database.path}")
             return
         fitted = calibrate(options, lambda what: _said(f"measuring {what}"))
-        console.print(fitted_table(fitted))
+        typer.echo(fitted_table(fitted), nl=False)
         typer.echo(f"stored in {database.path}")
 
 
@@ -274,7 +274,7 @@ def tune_command(
     with told():
         names = models or list(zoo_module("models").CORE)
         found = [tune_model(find_model(name, small=small), options, _said) for name in names]
-        console.print(tuned_table(found))
+        typer.echo(tuned_table(found), nl=False)
 
 
 @app.command(name="simulate")
@@ -324,7 +324,7 @@ def simulate_command(
                 followed=follow,
                 options=Options(debug=Debug(policy=policy)),
             )
-        console.print(report(simulated))
+        typer.echo(report(simulated), nl=False)
         if timeline is not None:
             write_simulated_timeline(simulated, timeline)
             console.print(f"wrote {timeline}", highlight=False, markup=False, soft_wrap=True)

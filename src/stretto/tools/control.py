@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
-from pathlib import Path
+from typing import NamedTuple
 
 from stretto.device.expr import LIMIT, SIZE, Buffer, Expr, Reg, expr_regs, loads
 from stretto.device.program import DeviceProgram, Run, Schedule, Wait
@@ -42,7 +42,7 @@ from stretto.device.tree import (
 from stretto.errors import SourceLocation
 from stretto.ir.core import Block, Op, Program
 from stretto.ir.ops import CallOp, ForOp, IfOp, TensorOp, WhileOp
-from stretto.text import seconds_text
+from stretto.text import listed, seconds_text
 
 INDENT = "  "
 MOST_UNITS = 8
@@ -52,9 +52,9 @@ MOST_KERNELS = 8
 """Maximum number of kernels of a leaf that are listed by name."""
 
 
-def place(location: SourceLocation | None) -> str:
-    """Return file name and line, without the folder."""
-    return f"{Path(location.file).name}:{location.line}" if location else ""
+def source_cells(location: SourceLocation | None) -> tuple[str, str]:
+    """Return file name and line, without the folder, and the source line; empty if unknown."""
+    return ("", "") if location is None else (location.short, location.source().strip())
 
 
 # ---- a captured Program ----------------------------------------------------------------------
@@ -72,9 +72,8 @@ class ControlRow:
 
     def cells(self) -> tuple[str, str, str, str, str]:
         operators = "" if self.operators is None else str(self.operators)
-        source = self.location.source().strip() if self.location else ""
         what = INDENT * self.depth + self.what
-        return (what, self.trips, operators, place(self.location), source)
+        return (what, self.trips, operators, *source_cells(self.location))
 
 
 def program_rows(program: Program) -> list[ControlRow]:
@@ -244,17 +243,13 @@ UNITS = "by each unit, in registers"
 APART = "by one unit, for its own iterations"
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(NamedTuple):
     """A control node, how often it runs, who decides it, and why."""
 
     what: str
     runs: Runs
     who: str
     why: str
-
-    def cells(self) -> tuple[str, str, str, str]:
-        return (self.what, str(self.runs), self.who, self.why)
 
 
 def decided(
@@ -324,8 +319,7 @@ class _Sources:
         memory, read = self.reached(registers, [load for e in inputs(node) for load in _memory(e)])
         written = sorted(buffer.name for buffer in memory if _is_written(buffer))
         if written:
-            names = ", ".join(written[:3]) + (", ..." if len(written) > 3 else "")
-            why = f"it depends on {names}, which the program computes"
+            why = f"it depends on {listed(written, 3)}, which the program computes"
             if units > 1:
                 wait = seconds_text(wait_seconds)
                 why += (
@@ -333,7 +327,7 @@ class _Sources:
                 )
             return UNITS, why
         if memory:
-            names = ", ".join(sorted(buffer.name for buffer in memory)[:3])
+            names = listed(sorted(buffer.name for buffer in memory), 3)
             return UNITS, f"it depends on {names}, which is there before the run"
         if all(reg.name.startswith((SIZE, LIMIT)) for reg in read):
             return UNITS, "it depends on sizes of the call"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from torch.utils import _pytree as pytree
 
 import stretto
@@ -18,7 +16,7 @@ from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.machine import HOST, Executable, Machine
 from stretto.options import Options
-from stretto.text import seconds_text
+from stretto.text import TextSection, counted, explanation, seconds_text
 from stretto.tools.models import Model, on_device, zoo_module
 
 MODELS = ("seq2seq", "blockdrop", "rae", "lstm")
@@ -132,25 +130,24 @@ def _arrays(outputs: Any) -> Any:
     return zoo_module("peers.base").tensors_to_numpy(here)
 
 
-def results_table(results: list[Result], units: int, machine: Machine) -> Table:
+def results_table(results: Sequence[Result], units: int, machine: Machine) -> str:
     """Return the table that `stretto demo` prints."""
-    title = f"medians, {units} thread{'s' if units > 1 else ''} each"
+    title = f"medians, {counted(units, 'thread')} each"
     if machine.is_emulated:
         title = f"{machine.name}: errors and launches count, the times mean nothing"
     elif machine.device_type != HOST.type:
         title = f"medians, both on {machine.device()}"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("model")
-    for heading in ("eager", "stretto", "speed-up", "error", "launches", "compile"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for result in results:
-        table.add_row(
+    rows = [
+        (
             result.model,
             seconds_text(result.eager),
             seconds_text(result.fast),
             f"{result.speedup:.2f}x",
             f"{result.error:.1e}",
-            str(result.launches),
+            result.launches,
             seconds_text(result.compile),
         )
-    return table
+        for result in results
+    ]
+    headers = ("model", "eager", "stretto", "speed-up", "error", "launches", "compile")
+    return explanation([TextSection(title, rows, headers)])

@@ -11,9 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from rich.box import SIMPLE_HEAD
-from rich.console import Group
-from rich.table import Table
 
 import stretto
 from stretto.call import compiler
@@ -35,7 +32,7 @@ from stretto.simulator.devices import GPUS, NAMES, Device, costs_on, cpu_device,
 from stretto.simulator.launches import Launches, launch_per_kernel
 from stretto.simulator.result import Bound, Simulation
 from stretto.simulator.simulate import simulate
-from stretto.text import counted, seconds_text
+from stretto.text import TextSection, counted, explanation, seconds_text
 from stretto.tools.models import Model
 from stretto.tools.names import UsageError, suggestion
 from stretto.tools.profile import (
@@ -253,40 +250,28 @@ def _measured_program(model: Model, machine: Machine, options: Options) -> Devic
 
 
 # ---- output ------------------------------------------------------------------------------------
-def report(simulated: Simulated) -> Group:
-    """Return the prediction as tables."""
+def report(simulated: Simulated) -> str:
+    """Return the text about a prediction."""
     result = simulated.result
-    tables = (_summary(simulated), _stretches(result), _kernels(result), _gaps(result))
-    return Group(*(table for table in tables if table.row_count))
+    title = f"{simulated.model} on {result.device}, simulated"
+    summary = TextSection(title, list(_summary(simulated)))
+    return explanation((summary, _stretches(result), _kernels(result), _gaps(result)))
 
 
-def _table(title: str, *columns: str, texts: tuple[int, ...] = ()) -> Table:
-    """Return a table whose columns other than `texts` are numbers, aligned to the right."""
-    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
-    for position, column in enumerate(columns):
-        is_text = position in texts
-        table.add_column(column, justify="left" if is_text else "right", no_wrap=not is_text)
-    return table
-
-
-def _summary(simulated: Simulated) -> Table:
+def _summary(simulated: Simulated) -> Iterator[tuple[str, str]]:
     result = simulated.result
     shares = [result.utilisation(unit) for unit in range(result.units)]
     mean = sum(shares) / max(len(shares), 1)
-    table = Table(title=f"{simulated.model} on {result.device}, simulated", title_justify="left")
-    table.show_header, table.box = False, None
-    table.add_row("time", seconds_text(result.seconds))
-    table.add_row("tasks", f"{result.tasks:,} on {counted(result.units, 'unit')}")
+    yield "time", seconds_text(result.seconds)
+    yield "tasks", f"{result.tasks:,} on {counted(result.units, 'unit')}"
     lowest, highest = min(shares, default=0.0), max(shares, default=0.0)
-    table.add_row("utilisation", f"{mean:.0%} (units from {lowest:.0%} to {highest:.0%})")
-    table.add_row("critical path", _spent(result.critical, result.seconds))
-    table.add_row("waits on it", f"{result.dependent_waits:,}, each for the one before")
-    for title, text in _launches(simulated):
-        table.add_row(title, text)
+    yield "utilisation", f"{mean:.0%} (units from {lowest:.0%} to {highest:.0%})"
+    yield "critical path", _spent(result.critical, result.seconds)
+    yield "waits on it", f"{result.dependent_waits:,}, each for the one before"
+    yield from _launches(simulated)
     calls = sum(kernel.call is not None for kernel in simulated.program.kernels)
     if calls:
-        table.add_row("library calls", f"{calls} in the program, estimated coarsely")
-    return table
+        yield "library calls", f"{calls} in the program, estimated coarsely"
 
 
 def _launches(simulated: Simulated) -> Iterator[tuple[str, str]]:
@@ -309,48 +294,47 @@ def _spent(seconds: Mapping[Bound, float], total: float) -> str:
     return ", ".join(shown)
 
 
-def _stretches(result: Simulation) -> Table:
-    """Return a table of leaves by the time they add to the run."""
-    titles = ("stretch", "runs", "adds", "share", "bound by", "idle")
-    table = _table("Stretches of the program", *titles, texts=(0, 4))
+def _stretches(result: Simulation) -> TextSection:
+    """List the leaves by the time they add to the run."""
     found = sorted(result.stretches, key=lambda stretch: -stretch.seconds)
-    for stretch in found[:MOST_ROWS]:
-        unit_time = stretch.busy + stretch.idle
-        table.add_row(
+    rows = [
+        (
             stretch.title,
             str(stretch.runs),
             seconds_text(stretch.seconds),
             f"{stretch.seconds / (result.seconds or 1.0):.0%}",
             _spent(stretch.critical, stretch.seconds),
-            f"{stretch.idle / unit_time:.0%}" if unit_time else "0%",
+            f"{stretch.idle / ((stretch.busy + stretch.idle) or 1.0):.0%}",
         )
+        for stretch in found[:MOST_ROWS]
+    ]
     if len(found) > MOST_ROWS:
         rest = sum(stretch.seconds for stretch in found[MOST_ROWS:])
-        table.add_row(f"{len(found) - MOST_ROWS} more", "", seconds_text(rest))
-    return table
+        rows.append((f"{len(found) - MOST_ROWS} more", "", seconds_text(rest), "", "", ""))
+    headers = ("stretch", "runs", "adds", "share", "bound by", "idle")
+    return TextSection("stretches of the program", rows, headers)
 
 
-def _kernels(result: Simulation) -> Table:
-    """Return a table of kernels by their seconds on the critical path."""
-    table = _table("Kernels on the critical path", "kernel", "adds", "share", texts=(0,))
+def _kernels(result: Simulation) -> TextSection:
+    """List the kernels by their seconds on the critical path."""
     seconds: dict[int, float] = defaultdict(float)
     for link in result.critical_path:
         if link.kernel >= 0:
             seconds[link.kernel] += link.seconds
-    for kernel, spent in sorted(seconds.items(), key=lambda item: -item[1])[:MOST_ROWS]:
-        share = f"{spent / result.seconds:.0%}"
-        table.add_row(result.names[kernel], seconds_text(spent), share)
-    return table
+    rows = [
+        (result.names[kernel], seconds_text(spent), f"{spent / result.seconds:.0%}")
+        for kernel, spent in sorted(seconds.items(), key=lambda item: -item[1])[:MOST_ROWS]
+    ]
+    return TextSection("kernels on the critical path", rows, ("kernel", "adds", "share"))
 
 
-def _gaps(result: Simulation) -> Table:
-    titles = ("unit", "from", "idle", "waits for", "in")
-    table = _table("Longest idle gaps", *titles, texts=(3, 4))
+def _gaps(result: Simulation) -> TextSection:
+    rows: list[tuple[object, ...]] = []
     for unit, gap in result.gaps(MOST_GAPS):
         assert gap.cause is not None
         begun, length = seconds_text(gap.start), seconds_text(gap.end - gap.start)
-        table.add_row(str(unit), begun, length, f"unit {gap.cause.unit}", result.titles[gap.leaf])
-    return table
+        rows.append((unit, begun, length, f"unit {gap.cause.unit}", result.titles[gap.leaf]))
+    return TextSection("longest idle gaps", rows, ("unit", "from", "idle", "waits for", "in"))
 
 
 def write_simulated_timeline(simulated: Simulated, path: Path) -> None:

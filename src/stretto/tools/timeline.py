@@ -6,6 +6,7 @@ import html
 import json
 import textwrap
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from stretto.machines.machine import TaskEvent
 from stretto.options import Options
-from stretto.text import seconds_text
+from stretto.text import counted, seconds_text
 from stretto.tools.profile import Profile, ProfiledKernel, left_out, profile_entry
 
 if TYPE_CHECKING:
@@ -89,16 +90,7 @@ def page_data(profile: Profile, most: int) -> dict[str, Any]:
     for event in profile.events[:most]:
         units[event.unit] += [event.kernel, event.task, event.start, event.end - event.start]
     kernels = [
-        {
-            "name": kernel.name,
-            "operators": kernel.operators,
-            "template": kernel.template,
-            "tile": kernel.tile,
-            "lines": kernel.lines,
-            "tasks": kernel.tasks,
-            "busy": kernel.busy,
-            "color": color,
-        }
+        asdict(kernel) | {"color": color}
         for kernel, color in zip(profile.kernels, colors, strict=True)
     ]
     busy = [round(profile.busy_share(unit), 4) for unit in range(profile.units)]
@@ -116,7 +108,7 @@ def page_data(profile: Profile, most: int) -> dict[str, Any]:
 
 def summary(profile: Profile) -> str:
     """Return one line: the run's time, tasks, and how busy the units were."""
-    units = f"{profile.units} unit{'s' if profile.units > 1 else ''}"
+    units = counted(profile.units, "unit")
     shares = [profile.busy_share(unit) for unit in range(profile.units)]
     busy = f"{sum(shares) / len(shares):.0%}" if shares else "0%"
     time = seconds_text(profile.nanoseconds / 1e9)

@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 import stretto
 from stretto.call.compiler import begin, run_stages
@@ -30,7 +28,7 @@ from stretto.machines.cpu.measured import NumberedChooser, kernel_key
 from stretto.machines.machine import HOST, Stages
 from stretto.machines.registry import default_machine
 from stretto.options import Options
-from stretto.text import seconds_text
+from stretto.text import seconds_text, table
 from stretto.tools.models import Model
 from stretto.tools.profile import entry_inputs, one_torch_thread
 from stretto.tools.simulate import predicted_seconds
@@ -174,28 +172,22 @@ def compared(calls: Sequence[Callable[[], object]], seconds: float) -> list[floa
     return [statistics.median(times) for times in taken]
 
 
-def tuned_table(found: Sequence[Tuned]) -> Table:
-    table = Table(header_style="bold", box=SIMPLE_HEAD)
-    for title in (
-        "model",
-        "kernels",
-        "other variant",
-        "before",
-        "tuned",
-        "gain",
-        "predicted",
-        "error",
-    ):
-        table.add_column(title, justify="left" if title == "model" else "right", no_wrap=True)
-    for one in found:
-        table.add_row(
+def tuned_table(found: Sequence[Tuned]) -> str:
+    """Return the table that `stretto tune` prints."""
+    rows = [
+        (
             one.model,
-            str(one.kernels),
-            str(one.changed),
+            one.kernels,
+            one.changed,
             seconds_text(one.before),
             seconds_text(one.after),
             f"{one.before / one.after:.2f}x",
             seconds_text(one.predicted),
             f"{one.predicted / one.after - 1:+.0%}",
         )
-    return table
+        for one in found
+    ]
+    headers = (
+        "model", "kernels", "other variant", "before", "tuned", "gain", "predicted", "error",
+    )  # fmt: skip
+    return table(rows, headers)

@@ -96,7 +96,7 @@ def test_a_launch_has_its_resources(compiled: Stages) -> None:
     assert row.warps == 4 and row.binary_bytes == len(made.compiled[0].binary)
     assert row.units_per_multiprocessor is not None and row.limit is not None
     assert row.room == 132 * row.units_per_multiprocessor
-    assert row.as_dict()["spill_bytes"] == 0
+    assert row.spill_bytes == 0
 
 
 def test_explain_for_a_target(compiled: Stages) -> None:

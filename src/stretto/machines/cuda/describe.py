@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from stretto.device.costs import CostModel
 from stretto.device.expr import Buffer, Position, Reg, expr_regs
-from stretto.device.launch_graph import LaunchGraph, needed
+from stretto.device.launch_graph import needed
 from stretto.device.operator import LibraryCall
 from stretto.device.plan import Action, Launch, Library, Plan
 from stretto.device.program import DeviceProgram, Wait
@@ -40,27 +40,26 @@ from stretto.machines.cuda.graphs.words import BranchCount
 from stretto.machines.cuda.host import PlanExecutable
 from stretto.machines.cuda.printer.source import ENTRY, TritonSource
 from stretto.machines.cuda.styles import GpuProgram, kept_of
-from stretto.machines.machine import PRODUCT_HEADERS, Description, Stages, Table
+from stretto.machines.machine import Description, Stages
 from stretto.schedule.plan import MOST_KERNELS
-from stretto.schedule.plan_cost import Enqueued, Profiled, profiled
+from stretto.schedule.plan_cost import profiled
 from stretto.schedule.plan_search import ChosenBranch, placements, search_plan
 from stretto.simulator.devices import BlockNeeds, device_for
 from stretto.simulator.launches import launch_per_kernel
 from stretto.simulator.simulate import simulate
-from stretto.text import bytes_text, counted, seconds_text
+from stretto.text import TextSection, bytes_text, counted, seconds_text
 
 # ---- A plan as a graph: nodes, streams, events, simulated times.
 
 
-MOST_ROWS = 40
-"""Maximum number of nodes that are listed."""
 MOST_NODES = 400
 """Largest graph, in nodes, for which all orders are tried."""
-NODE_HEADERS = ("node", "what", "name", "after", "stream", "blocks", "bound by", "begins", "ends")
 
 
-def graph_tables(made: GpuProgram, costs: CostModel) -> list[Table]:
-    """Return the tables of a plan of which the host enqueues more than one action."""
+def _graph(made: GpuProgram, costs: CostModel) -> Iterator[TextSection]:
+    """List the nodes of a plan of which the host enqueues more than one action, in the order in
+    which they are enqueued, each with the nodes that it must follow, without transitively implied
+    ones."""
     needs = {
         id(launch): BlockNeeds(
             compiled.resources.warps * WARP,
@@ -73,42 +72,30 @@ def graph_tables(made: GpuProgram, costs: CostModel) -> list[Table]:
     try:
         given = profiled(made.plan, device, costs, needs)
     except ScheduleError:  # a launch that is too long to be simulated
-        return []
-    if not 1 < len(given.graph.nodes) <= MOST_NODES:
-        return []
-    opara = given.enqueued_by_opara()
-    title = f"main as a graph, on {device.name} simulated (not measured), as Opara enqueues it"
-    return [Table(title, node_rows(given, opara), NODE_HEADERS)]
-
-
-def node_rows(given: Profiled, way: Enqueued) -> list[tuple[str, ...]]:
-    """Return the rows of the nodes in the order in which they are enqueued."""
-    graph, rows = given.graph, list[tuple[str, ...]]()
-    after = waits_text(graph)
-    for number in way.arrangement.order[:MOST_ROWS]:
-        node, profile = graph.nodes[number], given.profiles[number]
-        rows.append(
-            (
-                str(number),
-                str(node.kind),
-                node.name,
-                after[number],
-                str(way.arrangement.streams[number]),
-                str(profile.blocks),
-                "bytes" if profile.is_memory_bound(given.device) else "arithmetic",
-                seconds_text(way.run.starts[number]),
-                seconds_text(way.run.ends[number]),
-            )
+        return
+    nodes = given.graph.nodes
+    if not 1 < len(nodes) <= MOST_NODES:
+        return
+    way, after = given.enqueued_by_opara(), needed(given.graph.before, range(len(nodes)))
+    rows = [
+        (
+            number,
+            nodes[number].kind,
+            nodes[number].name,
+            ", ".join(map(str, after[number])) or "-",
+            way.arrangement.streams[number],
+            given.profiles[number].blocks,
+            "bytes" if given.profiles[number].is_memory_bound(device) else "arithmetic",
+            seconds_text(way.run.starts[number]),
+            seconds_text(way.run.ends[number]),
         )
-    if len(graph.nodes) > MOST_ROWS:
-        rows.append((f"{len(graph.nodes) - MOST_ROWS} more", *[""] * (len(NODE_HEADERS) - 1)))
-    return rows
-
-
-def waits_text(graph: LaunchGraph) -> list[str]:
-    """Return for each node the nodes that it must follow, without transitively implied ones."""
-    found = needed(graph.before, range(len(graph.nodes)))
-    return [", ".join(map(str, earlier)) or "-" for earlier in found]
+        for number in way.arrangement.order
+    ]
+    title = f"main as a graph, on {device.name} simulated (not measured), as Opara enqueues it"
+    headers = (
+        "node", "what", "name", "after", "stream", "blocks", "bound by", "begins", "ends",
+    )  # fmt: skip
+    yield TextSection(title, rows, headers)
 
 
 _OWN = re.compile(rf"^def (k_|e_|loop_|{ENTRY}\b)", re.MULTILINE)
@@ -122,54 +109,67 @@ def describe(
 ) -> Description:
     """Describe a GPU program. multiprocessors: of the GPU that the program was compiled for; None
     if unknown. more: additional lines of the machine."""
-    plan = made.plan
-    reasons = why_calls_wait(made)
-    wait = f"for the GPU: {'; '.join(reasons)}" if reasons else "for nothing: they enqueue"
-    lines = [("registers", registers_text(plan)), *more, ("calls wait", wait)]
+    facts = [("registers", registers_text(made.plan)), *more, *_facts(stages, made)]
+    found = list(_sections(stages, made, launch_rows(made, multiprocessors)))
+    hosted = {row.what: row.why for row in host_rows(made.plan)}
+    return Description(_launch_text(made.plan), "between launches", facts, found, hosted)
+
+
+def _facts(stages: Stages, made: GpuProgram) -> Iterator[tuple[str, str]]:
+    waits = "; ".join(why_calls_wait(made))
+    yield "calls wait", f"for the GPU: {waits}" if waits else "for nothing: they enqueue"
     if stages.device is not None:
-        lines.append(("as launches", _apart_text(stages.device, made, stages.machine.costs)))
+        yield "as launches", _apart_text(stages.device, made, stages.machine.costs)
     if stages.library is not None:
-        lines.append(("library by cost", stages.library.text()))
+        yield "library by cost", stages.library.text()
     if kept := max(made.sources, key=_kept_bytes, default=None):
-        lines += _kept_lines(kept)
+        yield from _kept_lines(kept)
     if made.compiled:
         cached = all(compiled.from_cache for compiled in made.compiled)
-        lines.append(("build cache", "hit" if cached else "miss, built now"))
+        yield "build cache", "hit" if cached else "miss, built now"
     executable = stages.executable
     if isinstance(executable, CudaExecutable):
-        lines.append(("launched", counted(executable.launches, "time")))
-    if isinstance(executable, PlanExecutable) and host_rows(plan):
+        yield "launched", counted(executable.launches, "time")
+    if isinstance(executable, PlanExecutable) and host_rows(made.plan):
         reads = counted(executable.reads, "value")
         calls = counted(executable.library_runs, "library call")
-        lines.append(("host so far", f"{calls}, {reads} read from the GPU"))
+        yield "host so far", f"{calls}, {reads} read from the GPU"
     if isinstance(executable, GraphExecutable):
-        lines.append(("captured graphs", graph_text(executable)))
+        yield "captured graphs", graph_text(executable)
         if kept_out := driver_text(executable):
-            lines.append(("not in graphs", kept_out))
-    rows = launch_rows(made, multiprocessors)
+            yield "not in graphs", kept_out
+
+
+def _sections(
+    stages: Stages, made: GpuProgram, launches: Sequence[LaunchRow]
+) -> Iterator[TextSection]:
+    """Yield the launches and their resources, and what the host does."""
+    rows = [(x.function, x.runs, x.kernels, x.control, x.waits, x.lines) for x in launches]
     title = "launches (kernels, loops and branches, waits on one unit, lines of text)"
-    tables = [Table(title, [row.text_cells() for row in rows], TEXT_HEADERS)]
+    yield TextSection(title, rows, ("launch", "runs", "kernels", "control", "waits", "lines"))
     if made.compiled:
-        cells = [(row.function, *row.resource_cells()) for row in rows]
-        title = f"resources of a unit on {made.compiled[0].target}"
-        tables.append(Table(title, cells, ("launch", *RESOURCE_HEADERS)))
-    cells = [row.cells() for row in host_rows(plan)]
-    tables.append(Table("what the host does between launches", cells, HOST_HEADERS))
+        rows = [(one.function, *one.resource_cells()) for one in launches]
+        headers = (
+            "launch", "registers", "shared", "spills", "stack", "warps", "per SM", "room",
+            "compile", "binary",
+        )  # fmt: skip
+        yield TextSection(f"resources of a unit on {made.compiled[0].target}", rows, headers)
+    headers = ("function", "the host runs", "reads from the GPU", "because")
+    yield TextSection("what the host does between launches", host_rows(made.plan), headers)
     if stages.device is not None:
-        tables.append(_placement_table(stages.device, stages))
-    if stages.library is not None and stages.library.looked_at:
-        title = "products, by our kernels or by the library (estimated, each by itself)"
-        tables.append(Table(title, stages.library.rows(), PRODUCT_HEADERS))
-    tables += graph_tables(made, stages.machine.costs)
+        yield _placements(stages.device, stages)
+    if stages.library is not None:
+        yield stages.library.section()
+    yield from _graph(made, stages.machine.costs)
+    executable = stages.executable
     if isinstance(executable, GraphExecutable):
-        cells = refusal_rows(executable)
-        tables.append(Table("library calls that cannot be captured", cells, REFUSAL_HEADERS))
+        headers = ("the host runs", "where", "because")
+        yield TextSection(
+            "library calls that cannot be captured", refusal_rows(executable), headers
+        )
         counts = executable.branch_counts()
         keep_frequencies(stages, counts)
-        cells = branch_rows(made.branches, counts)
-        tables.append(Table("branches of the graph", cells, BRANCH_HEADERS))
-    hosted = {row.what: row.why for row in host_rows(plan)}
-    return Description(_launch_text(plan), "between launches", lines, tables, hosted)
+        yield _branches(made.branches, counts)
 
 
 def _kept_bytes(source: TritonSource) -> int:
@@ -216,28 +216,21 @@ def driver_text(executable: GraphExecutable) -> str:
     )
 
 
-REFUSAL_HEADERS = ("the host runs", "where", "because")
-
-
 def refusal_rows(executable: GraphExecutable) -> list[tuple[str, ...]]:
     """Return a row for each library call that torch has refused to capture."""
     found = executable.refusals
     return [(one.call.target, one.call.origin or one.call.source, one.reason) for one in found]
 
 
-BRANCH_HEADERS = ("branch", "executed as", "because", "first arm", "come to")
-
-
-def branch_rows(
-    chosen: Sequence[ChosenBranch], counts: Mapping[str, BranchCount]
-) -> list[tuple[str, ...]]:
-    """Return for each branch how it is executed, and how often it took its first arm so far."""
-    rows: list[tuple[str, ...]] = []
+def _branches(chosen: Sequence[ChosenBranch], counts: Mapping[str, BranchCount]) -> TextSection:
+    """List how each branch is executed, and how often it took its first arm so far."""
+    rows: list[tuple[object, ...]] = []
     for branch in chosen:
         known = counts.get(branch.condition)
-        numbers = ("?", "?") if known is None else (str(known.first), str(known.total))
+        numbers = ("?", "?") if known is None else (known.first, known.total)
         rows.append((f"if {branch.condition}", branch.execution, branch.reason, *numbers))
-    return rows
+    headers = ("branch", "executed as", "because", "first arm", "come to")
+    return TextSection("branches of the graph", rows, headers)
 
 
 def _apart_text(program: DeviceProgram, made: GpuProgram, costs: CostModel) -> str:
@@ -255,10 +248,7 @@ def _apart_text(program: DeviceProgram, made: GpuProgram, costs: CostModel) -> s
     return f"{times}, simulated ({device.name}); faster so: {faster}"
 
 
-PLACEMENT_HEADERS = ("node", "executed by", "with the units", "with the host")
-
-
-def _placement_table(program: DeviceProgram, stages: Stages) -> Table:
+def _placements(program: DeviceProgram, stages: Stages) -> TextSection:
     """List the executor of the outer loops and branches of main, and the simulated time of each
     choice. If units execute them, all units do, each in its own registers."""
     costs, options = stages.machine.costs, stages.options
@@ -276,7 +266,8 @@ def _placement_table(program: DeviceProgram, stages: Stages) -> Table:
         )
         for one in found
     ]
-    return Table("where control is executed (simulated)", rows, PLACEMENT_HEADERS)
+    headers = ("node", "executed by", "with the units", "with the host")
+    return TextSection("where control is executed (simulated)", rows, headers)
 
 
 def _launch_text(plan: Plan) -> str:
@@ -315,11 +306,6 @@ class LaunchRow:
     binary_bytes: int | None = None
     from_cache: bool | None = None
 
-    def text_cells(self) -> tuple[str, ...]:
-        """Return the cells about the text alone."""
-        counts = (self.kernels, self.control, self.waits, self.lines)
-        return (self.function, self.runs, *map(str, counts))
-
     def resource_cells(self) -> tuple[str, ...]:
         """Return the cells about the compiled launch; only for a launch that was compiled."""
         assert self.seconds is not None and self.binary_bytes is not None
@@ -335,23 +321,6 @@ class LaunchRow:
             seconds_text(self.seconds) + (" (cached)" if self.from_cache else ""),
             bytes_text(self.binary_bytes),
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-TEXT_HEADERS = ("launch", "runs", "kernels", "control", "waits", "lines")
-RESOURCE_HEADERS = (
-    "registers",
-    "shared",
-    "spills",
-    "stack",
-    "warps",
-    "per SM",
-    "room",
-    "compile",
-    "binary",
-)
 
 
 def launch_rows(made: GpuProgram, multiprocessors: int | None) -> list[LaunchRow]:
@@ -421,8 +390,7 @@ def launch_runs(plan: Plan) -> dict[int, Runs]:
 # ---- the host --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class HostRow:
+class HostRow(NamedTuple):
     """An action of the host between launches, and the reason."""
 
     function: str
@@ -430,12 +398,8 @@ class HostRow:
     reads: str
     why: str
 
-    def cells(self) -> tuple[str, str, str, str]:
-        return (self.function, self.what, self.reads, self.why)
-
 
 NOTHING = "nothing"
-HOST_HEADERS = ("function", "the host runs", "reads from the GPU", "because")
 
 
 def host_rows(plan: Plan) -> list[HostRow]:
