@@ -82,10 +82,7 @@ def arguments(leaves: int, seed: int, hidden: int) -> tuple[Tensor, ...]:
         ("arms", "emulator", 3),
     ],
 )
-def test_trees_of_all_shapes(
-    kind: str, backend: str, units: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("stretto.passes.height_steps.MOST_COMPARED", 3)
+def test_trees_of_all_shapes(kind: str, backend: str, units: int) -> None:
     torch.manual_seed(0)
     model = Encoder(kind, 16 if backend == "cpu" else 4).eval()
     hidden = model.gate.in_features

@@ -89,16 +89,11 @@ def is_walked(program: Program) -> bool:
 
 
 @pytest.mark.parametrize("base", ["", DOUBLED], ids=("rows", "computed"))
-@pytest.mark.parametrize(
-    ("rows", "compared"), [(1, 0), (2, 512), (3, 4), (16, 512), (1, None), (3, None), (16, None)]
-)
-def test_trees_of_all_shapes(
-    rows: int, compared: int | None, base: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """compared: of how many activations each is compared with each; None: as on GPUs, all."""
-    monkeypatch.setattr("stretto.passes.height_steps.MOST_COMPARED", compared)
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 3, 16])
+def test_trees_of_all_shapes(rows: int, before: bool, base: str) -> None:
     program = tree(base=base)
-    after = run_passes(program, [levels(rows, before=compared is None)])
+    after = run_passes(program, [levels(rows, before=before)])
     verify(after)
     assert is_walked(after) and any(isinstance(op, WhileOp) for op in after.walk())
     for leaves in (1, 2, 3, 5, 8, 20):
@@ -123,8 +118,8 @@ def test_what_the_rest_reads_is_kept_and_constants_are_read_once(before: bool) -
     after = run_passes(program, [levels(4, before=before)])
     assert is_walked(after)
     (walk,) = (item for name, item in after.functions.items() if name.endswith("_walk"))
-    # The node and the row of %o are kept; as on GPUs, all numbers in one list, and no results.
-    assert len(walk.params) == (4 + 1 + 2 if before else 4 + 1 + 2 + 2 + 1)
+    # The node and the row of %o are kept, and all numbers in one list; as on GPUs, no results.
+    assert len(walk.params) == 4 + 1 + 2 + (not before)
     for leaves in (1, 4, 9, 17):
         data = inputs(leaves, leaves)
         found, wanted = (run(item, data, dtype=torch.float64) for item in (after, program))

@@ -49,6 +49,11 @@ class Value:
         return f"<%{self.hint}: {self.type}>"
 
 
+def fresh(value: Value) -> Value:
+    """Return a new value of the same type and hint."""
+    return Value(value.type, value.hint)
+
+
 Lookup = Callable[[Value], Value]
 
 Attribute = None | bool | int | float | str | torch.dtype | Size

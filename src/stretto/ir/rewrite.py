@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stretto.ir.core import Block, Folded, Function, Op, Program, Value, block_fields
+from stretto.ir.core import Block, Folded, Function, Op, Program, Value, block_fields, fresh
 from stretto.ir.ops import ForOp, IfOp, WhileOp
 
 Definitions = dict[Value, Op]
@@ -25,7 +25,7 @@ def clone_op(op: Op, mapping: dict[Value, Value]) -> Op:
     """
     names = block_fields(type(op))
     blocks: dict[str, Any] = {name: clone_block(getattr(op, name), mapping) for name in names}
-    results = tuple(_fresh(value, mapping) for value in op.results)
+    results = tuple(_copied(value, mapping) for value in op.results)
     copy = replace(op, results=results, **blocks)
     copy.substitute(lambda value: mapping.get(value, value))
     return copy
@@ -36,7 +36,7 @@ def clone_block(block: Block, mapping: dict[Value, Value]) -> Block:
 
     Values defined outside the block are renamed by `mapping`; those not in it are shared.
     """
-    params = tuple(_fresh(value, mapping) for value in block.params)
+    params = tuple(_copied(value, mapping) for value in block.params)
     ops = [clone_op(op, mapping) for op in block.ops]
     return Block(params, ops, tuple(mapping.get(value, value) for value in block.yields))
 
@@ -189,7 +189,6 @@ def free_values_of_op(op: Op) -> tuple[Value, ...]:
     return tuple(dict.fromkeys((*op.operands, *nested)))
 
 
-def _fresh(value: Value, mapping: dict[Value, Value]) -> Value:
-    copy = Value(value.type, value.hint)
-    mapping[value] = copy
-    return copy
+def _copied(value: Value, mapping: dict[Value, Value]) -> Value:
+    mapping[value] = fresh(value)
+    return mapping[value]

@@ -14,7 +14,7 @@ import operator
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any
 
@@ -55,6 +55,22 @@ def tensor_op(target: str, *args: Argument, **kwargs: Argument) -> TensorOp:
     return TensorOp(
         target, args, tuple(kwargs.items()), results=tuple(Value(type) for type in types)
     )
+
+
+@dataclass(slots=True)
+class Emitter:
+    """Ops under construction, in order."""
+
+    ops: list[Op] = field(default_factory=list[Op], kw_only=True)
+
+    def emit(self, target: str, *args: Argument, **kwargs: Argument) -> Value:
+        """Add a tensor op and return its only result. Raises VerifyError if torch refuses the
+        arguments."""
+        return self.add(tensor_op(target, *args, **kwargs)).result
+
+    def add(self, op: Op) -> Op:
+        self.ops.append(op)
+        return op
 
 
 def size_op(size: Dim) -> Op:

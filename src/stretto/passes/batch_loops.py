@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import ClassVar
 
-from stretto.ir.core import Block, Op, Program, Value
+from stretto.ir.core import Block, Op, Program, Value, fresh
 from stretto.ir.ops import ForOp, IfOp, ListPushOp, TensorOp
 from stretto.ir.rewrite import defined_values, free_values_of_op
 from stretto.ir.size_bounds import at_most
@@ -159,7 +159,7 @@ def _guarded(loop: ForOp, before: list[Op]) -> list[Op]:
     without items cannot be stacked."""
     runs = tensor_op("aten.gt.Scalar", loop.stop, 0)
     results = loop.results
-    loop.results = tuple(Value(value.type, value.hint) for value in results)
+    loop.results = tuple(map(fresh, results))
     then = Block((), [*before, loop], loop.results)
     return [
         runs,

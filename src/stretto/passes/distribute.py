@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from stretto.ir.core import Block, Op, Program, Value
+from stretto.ir.core import Block, Op, Program, Value, fresh
 from stretto.ir.ops import ConstantOp, ForOp, ListGetOp, ListNewOp, ListPushOp, LiteralOp, TensorOp
 from stretto.ir.rewrite import clone_op
 from stretto.ir.size_bounds import at_most
@@ -274,19 +274,19 @@ def _part_loop(loop: ForOp, part: Part, lists: dict[Value, Value]) -> list[Op]:
     values to `lists`."""
     mapping: dict[Value, Value] = {}
     body = Block()
-    index = mapping[loop.index] = _fresh(loop.index)
+    index = mapping[loop.index] = fresh(loop.index)
     old = [loop.carried[place] for place in part.carried]
-    carried = tuple(map(_fresh, old))
+    carried = tuple(map(fresh, old))
     mapping.update(zip(old, carried, strict=True))
     for value in part.received:
-        item = mapping[value] = _fresh(value)
+        item = mapping[value] = fresh(value)
         body.ops.append(ListGetOp(lists[value], index, results=(item,)))
     body.ops.extend(clone_op(op, mapping) for op in loop.body.ops if op in part.ops)
     types = [Value(ListType(value.tensor), value.hint) for value in part.sent]
     empty = [ListNewOp(results=(value,)) for value in types]
-    growing, final = (tuple(map(_fresh, types)) for _ in range(2))
+    growing, final = (tuple(map(fresh, types)) for _ in range(2))
     pushed = [
-        ListPushOp(values, mapping[value], results=(_fresh(values),))
+        ListPushOp(values, mapping[value], results=(fresh(values),))
         for values, value in zip(growing, part.sent, strict=True)
     ]
     body.ops.extend(pushed)
@@ -300,7 +300,3 @@ def _part_loop(loop: ForOp, part: Part, lists: dict[Value, Value]) -> list[Op]:
         loop.start, loop.stop, loop.step, inits, body, results=results, location=loop.location
     )
     return [*empty, new]
-
-
-def _fresh(value: Value) -> Value:
-    return Value(value.type, value.hint)

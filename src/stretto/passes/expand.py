@@ -19,19 +19,19 @@ operands is read. Rows after the last group are 0.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import ClassVar
 
 import torch
 
 from stretto.ir.core import Op, Program, Value
-from stretto.ir.ops import Argument, SizeOp, TensorOp
+from stretto.ir.ops import SizeOp, TensorOp
 from stretto.ir.rewrite import rewrite_block
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import symbols_of_op, symbols_of_types
 from stretto.ir.types import INDEX
-from stretto.ops.infer import tensor_op
+from stretto.ops.infer import Emitter
 
 GROUPED = ("stretto.grouped_mm.default", "transformers.grouped_mm_fallback.default")
 """Grouped products; the operands are rows [S, K], matrices [G, K, N] and the end of each group
@@ -57,7 +57,7 @@ class Expand:
         ) -> tuple[list[Op], tuple[Value, ...]] | None:
             if not isinstance(op, TensorOp) or why_not(op) is not None:
                 return None
-            made = _Ops()
+            made = Emitter()
             result = _products(made, op, symbols)
             for new in made.ops:
                 new.location = op.location
@@ -75,16 +75,6 @@ def _symbols(program: Program) -> set[Symbol]:
     return found
 
 
-@dataclass(slots=True)
-class _Ops:
-    ops: list[Op] = field(default_factory=list[Op])
-
-    def emit(self, target: str, *args: Argument, **kwargs: Argument) -> Value:
-        op = tensor_op(target, *args, **kwargs)
-        self.ops.append(op)
-        return op.result
-
-
 def why_not(op: TensorOp) -> str | None:
     """Return why an operator stays as it is, or None."""
     if op.target not in GROUPED:
@@ -97,7 +87,7 @@ def why_not(op: TensorOp) -> str | None:
     return None
 
 
-def _products(made: _Ops, op: TensorOp, symbols: Iterator[Symbol]) -> Value:
+def _products(made: Emitter, op: TensorOp, symbols: Iterator[Symbol]) -> Value:
     rows, matrices, ends = (*op.args, *(value for _, value in op.kwargs))
     assert isinstance(rows, Value) and isinstance(matrices, Value) and isinstance(ends, Value)
     total, width = rows.tensor.shape[0], matrices.tensor.shape[2]

@@ -40,7 +40,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stretto.ir.core import Block, Op, Program, Value
+from stretto.ir.core import Block, Op, Program, Value, fresh
 from stretto.ir.ops import CallOp, ForOp, IfOp
 from stretto.ir.rewrite import all_blocks, clone_op, substitute
 from stretto.ir.symbols import symbols_bound_by
@@ -275,7 +275,7 @@ def _dispatch(
         return [*before, own], own.results
     first = tensor_op("aten.eq.Scalar", index, number)
     ops, handed = _dispatch(others, index, number + 1)
-    results = tuple(Value(value.type, value.hint) for value in own.results)
+    results = tuple(map(fresh, own.results))
     branch = IfOp(
         first.result,
         Block((), [*before, own], own.results),

@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stretto.ir.core import Block, Function, Op, Program, SourceLocation, Value
+from stretto.ir.core import Block, Function, Op, Program, SourceLocation, Value, fresh
 from stretto.ir.ops import (
     CallOp,
     CheckOp,
@@ -413,7 +413,7 @@ def parallel_loop(
         updates += [row, update]
         yields.append(update.result)
     body = Block((index, *carried), [*ops, *updates], tuple(yields))
-    results = tuple(Value(value.type, value.hint) for value in carried)
+    results = tuple(map(fresh, carried))
     return ForOp(*bounds, tuple(inits), body, results=results, location=location, parallel=True)
 
 

@@ -35,7 +35,7 @@ from typing import ClassVar
 from stretto.errors import VerifyError
 from stretto.ir.core import Function, Program
 from stretto.passes.batching.rules import NotBatchable
-from stretto.passes.height_steps import HeightBlocks, HeightSteps
+from stretto.passes.height_steps import HeightSteps
 from stretto.passes.inline import recursive_functions
 from stretto.passes.manager import Target
 from stretto.passes.recursion_walk import recursion_of
@@ -71,8 +71,7 @@ class RecursionLevels:
         walk = f"{function.name}_walk"
         if walk in program.functions:
             return "it was converted before"
-        kind = HeightSteps if costs.rows_before else HeightBlocks
-        levels = kind(program, parts, walk, costs.level_rows)
+        levels = HeightSteps(program, parts, walk, costs.level_rows, in_place=costs.rows_before)
         try:
             computed = levels.function()
         except (NotBatchable, VerifyError) as reason:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.ir.core import Block, Function, Op, Program, Value
+from stretto.ir.core import Block, Function, Op, Program, Value, fresh
 from stretto.ir.ops import CallOp, ConstantOp, IfOp, ListLengthOp, ListPushOp, LiteralOp, TensorOp
 from stretto.ir.symbols import symbols_of_op
 from stretto.ir.types import INDEX, ListType, TensorType, Type
+from stretto.ops.infer import Emitter
 from stretto.ops.positions import positions_of
 from stretto.ops.properties import is_contraction
 from stretto.passes.analyses.ops import dependents, keeps_types, may_stop, nbytes, usual
-from stretto.passes.batching.rules import Batch
 from stretto.passes.inline import recursive_functions
 
 # ---- The recursive functions that can be walked first and computed by levels, and their parts.
@@ -182,45 +182,39 @@ def base_row(parts: Recursion) -> BaseCaseRow | None:
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """The lists that the walk pushes to. numbers: for activations with calls, the height and the
-    places of the results of each call, either one list for each or one list of rows. records:
-    the values of these activations that the rest reads. bases: the results of activations
-    without calls, if they are recorded."""
+    """The lists that the walk pushes to. numbers: for activations with calls, a row of the height
+    and the places of the results of each call. records: the values of these activations that the
+    rest reads. bases: the results of activations without calls, if they are recorded."""
 
-    numbers: tuple[Value, ...]
+    numbers: Value
     records: tuple[Value, ...]
     bases: tuple[Value, ...]
 
     @classmethod
-    def of(cls, parts: Recursion, row: BaseCaseRow | None = None, *, packed: bool = False) -> Lists:
+    def of(cls, parts: Recursion, row: BaseCaseRow | None) -> Lists:
         """Return new lists for a recursion. row: the results of activations without calls if they
-        are not recorded. packed: the numbers are rows of one list."""
+        are not recorded."""
 
         def of_type(type: TensorType) -> Value:
             return Value(ListType(type))
 
-        count = 1 + len(parts.calls)
-        kinds = [TensorType(INDEX.dtype, (count,))] if packed else [INDEX] * count
         kept = parts.places if row is None else ()
         return cls(
-            tuple(map(of_type, kinds)),
+            of_type(TensorType(INDEX.dtype, (1 + len(parts.calls),))),
             tuple(of_type(value.tensor) for value in parts.records),
             tuple(of_type(parts.branch.results[place].tensor) for place in kept),
         )
 
     def again(self) -> Lists:
         """Return new values of the same types: the lists after the next pushes."""
-
-        def other(lists: tuple[Value, ...]) -> tuple[Value, ...]:
-            return tuple(Value(list.type) for list in lists)
-
-        return Lists(other(self.numbers), other(self.records), other(self.bases))
+        records, bases = (tuple(map(fresh, lists)) for lists in (self.records, self.bases))
+        return Lists(fresh(self.numbers), records, bases)
 
     @property
     def all(self) -> tuple[Value, ...]:
-        return (*self.numbers, *self.records, *self.bases)
+        return (self.numbers, *self.records, *self.bases)
 
-    def pushed(self, ops: Batch, items: dict[Value, Value]) -> tuple[Value, ...]:
+    def pushed(self, ops: Emitter, items: dict[Value, Value]) -> tuple[Value, ...]:
         """Return all lists, those that are keys of `items` with that item appended."""
 
         def push(list: Value) -> Value:
@@ -228,12 +222,6 @@ class Lists:
             return ops.add(op).results[0]
 
         return tuple(push(list) if list in items else list for list in self.all)
-
-    def kept_numbers(self, ops: Batch, numbers: list[Value]) -> dict[Value, Value]:
-        """Return the item to push to each list for the numbers of an activation."""
-        if len(self.numbers) == len(numbers):
-            return dict(zip(self.numbers, numbers, strict=True))
-        return {self.numbers[0]: ops.emit("stretto.number_row.default", tuple(numbers))}
 
 
 def walk_of(parts: Recursion, name: str, lists: Lists, row: BaseCaseRow | None) -> Block:
@@ -252,7 +240,7 @@ def _walk_arm(parts: Recursion, name: str, lists: Lists) -> None:
     """Turn the arm with calls into that of the walk: drop the rest, and push the numbers and
     records. lists: those that the activation gets."""
     arm, rest = parts.arm, set(parts.rest)
-    out = Batch(0)  # used only as a list of ops
+    out = Emitter()
     places: list[Value] = []
     height: Value | None = None
     for op in arm.ops:
@@ -271,9 +259,9 @@ def _walk_arm(parts: Recursion, name: str, lists: Lists) -> None:
         height = below if height is None else out.emit("aten.maximum.default", height, below)
     assert height is not None
     height = out.emit("aten.add.Tensor", height, 1)
-    at = out.emit("aten.neg.default", length_of(out, lists.numbers[0]))
+    at = out.emit("aten.neg.default", length_of(out, lists.numbers))
     at = out.emit("aten.sub.Tensor", at, 1)
-    items = lists.kept_numbers(out, [height, *places])
+    items = {lists.numbers: out.emit("stretto.number_row.default", (height, *places))}
     items |= dict(zip(lists.records, parts.records, strict=True))
     arm.yields = (at, height, *lists.pushed(out, items))
     arm.ops = out.ops
@@ -284,7 +272,7 @@ def _walk_base(parts: Recursion, lists: Lists, row: BaseCaseRow | None) -> None:
     if row is not None:
         for block in (parts.function.body, base):
             block.ops = [one for op in block.ops for one in _checked(op, row)]
-    out = Batch(0, ops=base.ops)
+    out = Emitter(ops=base.ops)
     items: dict[Value, Value] = {}
     if row is None:
         at = length_of(out, lists.bases[0])
@@ -298,7 +286,7 @@ def _walk_base(parts: Recursion, lists: Lists, row: BaseCaseRow | None) -> None:
     base.yields = (at, height, *lists.pushed(out, items))
 
 
-def length_of(out: Batch, list: Value) -> Value:
+def length_of(out: Emitter, list: Value) -> Value:
     return out.add(ListLengthOp(list, results=(Value(INDEX),))).results[0]
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stretto.ir.core import Block, Op, Program, Value
+from stretto.ir.core import Block, Op, Program, Value, fresh
 from stretto.ir.ops import ConstantOp, LiteralOp, TensorOp, WhileOp
 from stretto.ir.rewrite import all_blocks, clone_op, free_values_of_op
 from stretto.ir.symbols import bound_symbols
@@ -94,10 +94,10 @@ def rotate(loop: WhileOp, moved: list[Op]) -> list[Op]:
     inside, mapping = _copy(moved, dict(zip(condition.params, body.yields, strict=True)))
     body.ops.extend(inside)
     body.yields = (*body.yields, *(mapping[value] for value in kept))
-    body.params = (*body.params, *(Value(value.type, value.hint) for value in kept))
+    body.params = (*body.params, *map(fresh, kept))
     condition.ops = staying
     condition.params = (*condition.params, *kept)
-    loop.results = (*loop.results, *(Value(value.type, value.hint) for value in kept))
+    loop.results = (*loop.results, *map(fresh, kept))
     return before
 
 

@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from stretto.ir.core import Block, Op, Program, Value
+from stretto.ir.core import Block, Op, Program, Value, fresh
 from stretto.ir.ops import Argument, ForOp, ListStackOp
 from stretto.ir.rewrite import all_blocks, clone_op, substitute, users, uses
 from stretto.ir.sizes import Size
@@ -111,7 +111,7 @@ class _SkewBuilder:
     replaced: dict[Op, Value] = field(default_factory=dict[Op, Value])
 
     def __post_init__(self) -> None:
-        self.index = _fresh(self.group.stages[0].loop.index)
+        self.index = fresh(self.group.stages[0].loop.index)
 
     @property
     def trips(self) -> Size:
@@ -122,7 +122,7 @@ class _SkewBuilder:
             self.stage(stage)
         for (source, delay), holder in self.late.items():
             value = self.items[source] if delay == 1 else self.late[source, delay - 1]
-            self.carry(holder, self.zeros(holder), value, _fresh(holder))
+            self.carry(holder, self.zeros(holder), value, fresh(holder))
         first = self.group.stages[0].loop
         body = Block(
             (self.index, *(value for value, _ in self.carried)), self.inside, tuple(self.yields)
@@ -137,7 +137,7 @@ class _SkewBuilder:
         loop = stage.loop
         step = self.step(stage)
         mapping = {loop.index: step}
-        mapping.update((value, _fresh(value)) for value in loop.carried)
+        mapping.update((value, fresh(value)) for value in loop.carried)
         rows = Rows(
             self.group.makers,
             self.group.trips,
@@ -187,7 +187,7 @@ class _SkewBuilder:
         now."""
         delay = stage.number - self.group.lists[source].number
         for steps in range(1, delay + 1):
-            self.late.setdefault((source, steps), _fresh(self.items[source]))
+            self.late.setdefault((source, steps), fresh(self.items[source]))
         return self.late[source, delay]
 
     def kept(self, stage: Stage, value: Value, current: Value, result: Value) -> Value:
@@ -209,7 +209,7 @@ class _SkewBuilder:
         readers = [op for op in self.users.get(result, []) if isinstance(op, ListStackOp)]
         if not readers:
             return None
-        longer = _fresh(result)
+        longer = fresh(result)
         item = readers[0].result.tensor
         length = (self.trips + self.group.ramp).dim
         whole = Value(TensorType(item.dtype, (length, *item.shape[1:])))
@@ -230,7 +230,3 @@ class _SkewBuilder:
         op.location = self.group.stages[0].loop.location
         self.inside.append(op)
         return op.result
-
-
-def _fresh(value: Value) -> Value:
-    return Value(value.type, value.hint)

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from stretto.ir.core import Block, Op, Program, Value
+from stretto.ir.core import Block, Op, Program, Value, fresh
 from stretto.ir.ops import Argument, ForOp, TensorOp
 from stretto.ir.rewrite import clone_op, users
 from stretto.ir.size_bounds import at_most
@@ -229,13 +229,13 @@ def strip_mine(loop: ForOp, plan: Plan) -> list[Op]:
     normalise(loop)
     rows, ops = plan.rows, list[Op]()
     count, left = (Size.of(plan.trips) // rows).dim, (Size.of(plan.trips) % rows).dim
-    results = loop.results if left == 0 else tuple(map(_fresh, loop.results))
+    results = loop.results if left == 0 else tuple(map(fresh, loop.results))
     number = Value(INDEX)
-    carried = tuple(map(_fresh, loop.carried))
+    carried = tuple(map(fresh, loop.carried))
     body = Block((number, *carried))
     start = tensor_op("aten.mul.Tensor", number, rows)
     body.ops.append(start)
-    body.yields = tuple(map(_fresh, loop.results))
+    body.yields = tuple(map(fresh, loop.results))
     _block(plan, start.result, rows, carried, body.yields, body.ops)
     ops.append(ForOp(0, count, 1, loop.inits, body, results=results, location=loop.location))
     if left != 0:
@@ -256,7 +256,7 @@ def _block(
     loop = plan.loop
     mapping = _rows_of_cone(plan, start, rows, ops)
     index = Value(INDEX, loop.index.hint)
-    carried = tuple(map(_fresh, loop.carried))
+    carried = tuple(map(fresh, loop.carried))
     form = "aten.add.Tensor" if isinstance(start, (Value, int)) else "aten.add.Scalar"
     step = tensor_op(form, index, start)
     body = Block((index, *carried), [step])
@@ -313,7 +313,3 @@ def _narrow(value: Value, start: Value | Dim, rows: Dim) -> TensorOp:
         return tensor_op("stretto.narrow.default", value, 0, start, rows)
     stop = (Size.of(start) + rows).dim
     return tensor_op("aten.slice.Tensor", value, 0, start, stop)
-
-
-def _fresh(value: Value) -> Value:
-    return Value(value.type, value.hint)

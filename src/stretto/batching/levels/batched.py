@@ -12,15 +12,15 @@ from typing import Any, Protocol
 
 from stretto.batching.levels.capture import CapturedBlock
 from stretto.errors import CaptureError, SourceLocation, VerifyError
-from stretto.ir.core import Block, Op, Value
-from stretto.ir.ops import Argument, CheckOp, ConstantOp, ForOp, IfOp, LiteralOp, SizeOp, TensorOp
+from stretto.ir.core import Block, Op, Value, fresh
+from stretto.ir.ops import CheckOp, ConstantOp, ForOp, IfOp, LiteralOp, SizeOp, TensorOp
 from stretto.ir.rewrite import clone_block, clone_op, free_values_of_op
 from stretto.ir.sizes import Size
 from stretto.ir.symbols import Renaming, rename_symbols, symbols_of_op
 from stretto.ir.types import INDEX, TensorType
-from stretto.ops.infer import tensor_op
+from stretto.ops.infer import Emitter
 from stretto.ops.properties import is_random, stop_reason
-from stretto.passes.batching.rules import Batch, NotBatchable, rule_for
+from stretto.passes.batching.rules import Batch, NotBatchable, twins_by_rule
 
 # ---- Loops of a block for many instances at once.
 #
@@ -260,14 +260,13 @@ class _BlockBatcher:
     def compute(self, op: Op) -> None:
         known = len(self.batch.ops)
         try:
-            twins = self.twins(op)
+            self.batch.accept(op, self.twins(op))
         except (NotBatchable, VerifyError) as reason:
             del self.batch.ops[known:]
             text = reason.message if isinstance(reason, VerifyError) else str(reason)
             name = op.target if isinstance(op, TensorOp) else op.name
             self.loops.append(RowLoop(name, text, op.location))
-            twins = self.loop(op)
-        self.batch.twins.update(zip(op.results, twins, strict=True))
+            self.batch.twins.update(zip(op.results, self.loop(op), strict=True))
 
     def twins(self, op: Op) -> tuple[Value, ...]:
         """Return the results for all rows at once; raise NotBatchable if there are none."""
@@ -276,21 +275,13 @@ class _BlockBatcher:
             raise NotBatchable("it has no batched form")
         if is_random(op):
             raise NotBatchable("it draws random numbers")
-        rule = rule_for(op.target)
-        if rule is None:
-            raise NotBatchable("it has no batched form")
         if not any(self.batch.is_batched(value) for value in op.operands):
             raise NotBatchable("it may stop the run")
-        twins = rule(self.batch, op)
+        twins = twins_by_rule(self.batch, op)
         if any(isinstance(x, TensorOp) and x.target in self.by_row for x in self.batch.ops[known:]):
             raise NotBatchable(
                 "its library call takes tensors in which the run decides the first dim alone"
             )
-        for value, twin in zip(op.results, twins, strict=True):
-            expected = TensorType(value.tensor.dtype, (self.batch.length, *value.tensor.shape))
-            if twin.type != expected:
-                raise NotBatchable(f"the batched result would be {twin.type}, not {expected}")
-            twin.hint = twin.hint or value.hint
         return twins
 
     def loop(self, op: Op) -> tuple[Value, ...]:
@@ -305,28 +296,21 @@ class _BlockBatcher:
             )
             for value in op.results
         )
-        index = Value(INDEX, "row")
-        carried = tuple(Value(init.type) for init in inits)
-        ops: list[Op] = []
-
-        def emit(target: str, *args: Argument) -> Value:
-            made = tensor_op(target, *args)
-            made.location = op.location
-            ops.append(made)
-            return made.result
-
+        index, carried, inside = Value(INDEX, "row"), tuple(map(fresh, inits)), Emitter()
         mapping = dict(self.batch.invariants)
         for value in free_values_of_op(op):
             if self.batch.is_batched(value):
-                mapping[value] = emit("aten.select.int", self.batch.twins[value], 0, index)
-        row = clone_op(op, mapping)
-        ops.append(row)
+                twin = self.batch.twins[value]
+                mapping[value] = inside.emit("aten.select.int", twin, 0, index)
+        row = inside.add(clone_op(op, mapping))
         yields = tuple(
-            emit("aten.select_scatter.default", whole, part, 0, index)
+            inside.emit("aten.select_scatter.default", whole, part, 0, index)
             for whole, part in zip(carried, row.results, strict=True)
         )
-        results = tuple(Value(init.type) for init in inits)
-        block = Block((index, *carried), ops, yields)
+        for made in inside.ops:
+            made.location = op.location
+        block = Block((index, *carried), inside.ops, yields)
+        results = tuple(map(fresh, inits))
         self.batch.add(ForOp(0, length, 1, inits, block, results=results))
         return results
 

@@ -15,7 +15,7 @@ main(steps, indices, numbers, largest, longest, *pools):
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import methodcaller
 
@@ -43,18 +43,18 @@ from stretto.call.compiler import build
 from stretto.errors import LibraryLayoutError
 from stretto.frontends.python import ConstantSource, Watch
 from stretto.ir import core
-from stretto.ir.core import Function, Op, Program, Value
-from stretto.ir.ops import Argument, ForOp, IfOp, LiteralOp, SizeOp, WhileOp
+from stretto.ir.core import Function, Program, Value, fresh
+from stretto.ir.ops import ForOp, IfOp, LiteralOp, SizeOp, WhileOp
 from stretto.ir.rewrite import free_values_of_op
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import Renaming, symbols_of_types
-from stretto.ir.types import DType
+from stretto.ir.types import INDEX, Dim, DType
 from stretto.ir.types import TensorType as Type
 from stretto.ir.verifier import verify
 from stretto.lowering.targets import Updates
 from stretto.machines.machine import HOST, Stages
 from stretto.machines.registry import default_machine, find_machine
-from stretto.ops.infer import tensor_op
+from stretto.ops.infer import Emitter
 from stretto.options import Options
 from stretto.runtime.constants import ConstantFreshness
 from stretto.runtime.results import Result
@@ -89,151 +89,155 @@ def level_code(
     for what cannot be captured or batched."""
     types = tuple(dict.fromkeys((*pools, *pool_types(blocks))))
     layout = Layout(tuple(blocks), types)
-    builder = _Builder(layout, [capture_block(block, options) for block in blocks], by_row, rows)
-    program = builder.build()
+    captured = [capture_block(block, options) for block in blocks]
+    least = 1, max(1, *(block.least for block in captured))
+    maker = _LevelMaker(layout, captured, by_row, rows, _Params.of(layout, least))
+    program = maker.program()
     program.skipped = skipped
-    for item in builder.captured:
+    for item in captured:
         program.folded.sources |= item.program.folded.sources
     verify(program)
-    sources = {id(s.tensor): s for item in builder.captured for s in item.sources}
-    watches = tuple(item.watch for item in builder.captured)
-    least = least_limits(builder.captured)
-    return LevelCode(layout, program, tuple(builder.loops), tuple(sources.values()), watches, least)
+    sources = {id(s.tensor): s for item in captured for s in item.sources}
+    watches = tuple(item.watch for item in captured)
+    return LevelCode(layout, program, tuple(maker.loops), tuple(sources.values()), watches, least)
 
 
-def least_limits(captured: Sequence[CapturedBlock]) -> tuple[int, int]:
-    """Return the least values of LIMITS: the rows of a step, and the length of rows."""
-    return 1, max(1, *(block.least for block in captured))
+@dataclass(frozen=True, slots=True)
+class _Params:
+    """The parameters of the program. limits: empty tensors whose number of rows is the limit."""
+
+    steps: Value
+    indices: Value
+    numbers: Value
+    limits: tuple[Value, ...]
+    pools: tuple[Value, ...]
+
+    @staticmethod
+    def of(layout: Layout, least: Sequence[int]) -> _Params:
+        def table(name: str, dtype: DType, *row: Dim, low: int = 0) -> Value:
+            return Value(Type(dtype, (Size.of(Symbol(name, low)), *row)), name)
+
+        return _Params(
+            table("steps", DType.I64, layout.width),
+            table("indices", DType.I64),
+            table("numbers", DType.F64),
+            tuple(
+                table(name, DType.U8, 0, low=low) for name, low in zip(LIMITS, least, strict=True)
+            ),
+            tuple(table(f"pool{n}", of.dtype, *of.shape) for n, of in enumerate(layout.pools)),
+        )
+
+    @property
+    def all(self) -> tuple[Value, ...]:
+        return (self.steps, self.indices, self.numbers, *self.limits, *self.pools)
+
+
+_Pools = dict[int, Value]
+"""The pools at some point of the program, by number."""
 
 
 @dataclass(slots=True)
-class _Builder:
+class _LevelMaker:
+    """Emits the program of the module's docstring. names: the key of each constant, by the
+    identity of the tensor."""
+
     layout: Layout
     captured: list[CapturedBlock]
     by_row: Collection[str]
     rows: Sequence[int]
+    params: _Params
     constants: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
     names: dict[int, str] = field(default_factory=dict[int, str])
-    """The key of each constant, by the identity of the tensor."""
     prologue: Prologue = field(default_factory=Prologue)
     loops: list[tuple[RowLoop, ...]] = field(default_factory=list[tuple[RowLoop, ...]])
 
-    def build(self) -> Program:
-        steps = Value(Type(DType.I64, (_size("steps"), self.layout.width)), "steps")
-        indices = Value(Type(DType.I64, (_size("indices"),)), "indices")
-        numbers = Value(Type(DType.F64, (_size("numbers"),)), "numbers")
-        limits = tuple(
-            Value(Type(DType.U8, (_size(name, low), 0)), name)
-            for name, low in zip(LIMITS, least_limits(self.captured), strict=True)
-        )
-        pools = tuple(
-            Value(Type(type_.dtype, (_size(f"pool{n}"), *type_.shape)), f"pool{n}")
-            for n, type_ in enumerate(self.layout.pools)
-        )
-        tables = _Tables(steps, indices, numbers, limits)
-        emitter = _Emitter()
-        results = self.levels(emitter, tables, pools)
-        params = (steps, indices, numbers, *limits, *pools)
-        main = core.Block(params, [*self.prologue.ops, *emitter.ops], results)
+    def program(self) -> Program:
+        out = Emitter()
+        results = self.levels(out)
+        main = core.Block(self.params.all, [*self.prologue.ops, *out.ops], results)
         return Program({"main": Function("main", main)}, self.constants)
 
-    def levels(
-        self, emitter: _Emitter, tables: _Tables, pools: tuple[Value, ...]
-    ) -> tuple[Value, ...]:
+    def levels(self, out: Emitter) -> tuple[Value, ...]:
         """Emit the loop over the levels; return the written pools after it."""
-        zero = Value(Type(DType.I64))
-        emitter.ops.append(LiteralOp(0, results=(zero,)))
+        steps, pools = self.params.steps, self.params.pools
+        zero = out.add(LiteralOp(0, results=(Value(INDEX),))).result
         inits = (zero, *(pools[n] for n in self.layout.written))
-        head, test = _fresh(inits), _Emitter()
-        going = test.emit("aten.lt.Scalar", head[0], tables.steps.tensor.shape[0])
-        condition = core.Block(head, test.ops, (going,))
-        params, inside = _fresh(inits), _Emitter()
-        end = inside.column(inside.emit("aten.select.int", tables.steps, 0, params[0]), END)
-        after = self.steps(inside, tables, pools, (params[0], end), params[1:])
-        body = core.Block(params, inside.ops, (end, *after))
-        results = _fresh(inits)
-        emitter.ops.append(WhileOp(inits, condition, body, results=results))
-        return results[1:]
+        head, test = tuple(map(fresh, inits)), Emitter()
+        going = test.emit("aten.lt.Scalar", head[0], steps.tensor.shape[0])
+        params, inside = tuple(map(fresh, inits)), Emitter()
+        row = inside.emit("aten.select.int", steps, 0, params[0])
+        end = _column(inside, row, END)
+        after = self.steps(inside, (params[0], end), params[1:])
+        blocks = core.Block(head, test.ops, (going,)), core.Block(params, inside.ops, (end, *after))
+        loop = out.add(WhileOp(inits, *blocks, results=tuple(map(fresh, inits))))
+        return loop.results[1:]
 
     def steps(
-        self,
-        emitter: _Emitter,
-        tables: _Tables,
-        pools: tuple[Value, ...],
-        bounds: tuple[Value, Value],
-        inits: tuple[Value, ...],
+        self, out: Emitter, bounds: tuple[Value, Value], inits: tuple[Value, ...]
     ) -> tuple[Value, ...]:
         """Emit the loop over the steps of a level; return the written pools after it."""
         written = self.layout.written
-        carried = _fresh(inits)
-        index = Value(Type(DType.I64), "step")
-        env = dict(enumerate(pools)) | dict(zip(written, carried, strict=True))
-        inside = _Emitter()
-        row = inside.emit("aten.select.int", tables.steps, 0, index)
-        step = _Step(tables, row, inside.column(row, BLOCK))
-        after = self.tree(inside, step, 0, len(self.captured), env)
+        carried, index, inside = tuple(map(fresh, inits)), Value(INDEX, "step"), Emitter()
+        row = inside.emit("aten.select.int", self.params.steps, 0, index)
+        pools = dict(enumerate(self.params.pools)) | dict(zip(written, carried, strict=True))
+        number = _column(inside, row, BLOCK)
+        after = self.tree(inside, row, number, range(len(self.captured)), pools)
         body = core.Block((index, *carried), inside.ops, tuple(after[n] for n in written))
-        results = _fresh(inits)
-        emitter.ops.append(ForOp(*bounds, 1, inits, body, results=results, independent=True))
-        return results
+        results = tuple(map(fresh, inits))
+        return out.add(ForOp(*bounds, 1, inits, body, results=results, independent=True)).results
 
-    def tree(
-        self, emitter: _Emitter, step: _Step, first: int, last: int, env: dict[int, Value]
-    ) -> dict[int, Value]:
-        """Emit a balanced tree of branches over blocks `first` to `last - 1`; return the pools
-        after the step's block."""
-        if last - first == 1:
-            return self.block(emitter, step, first, env)
-        middle = (first + last) // 2
-        condition = emitter.emit("aten.lt.Scalar", step.block, middle)
-        arms = [_Emitter(), _Emitter()]
+    def tree(self, out: Emitter, row: Value, number: Value, blocks: range, pools: _Pools) -> _Pools:
+        """Emit a balanced tree of branches over `blocks`; return the pools after the step's
+        block."""
+        if len(blocks) == 1:
+            return self.block(out, row, blocks[0], pools)
+        middle = len(blocks) // 2
+        condition = out.emit("aten.lt.Scalar", number, blocks[middle])
+        arms = Emitter(), Emitter()
         ends = [
-            self.tree(arms[0], step, first, middle, env),
-            self.tree(arms[1], step, middle, last, env),
+            self.tree(arm, row, number, some, pools)
+            for arm, some in zip(arms, (blocks[:middle], blocks[middle:]), strict=True)
         ]
-        changed = [n for n in env if any(end[n] is not env[n] for end in ends)]
+        changed = [n for n in pools if any(end[n] is not pools[n] for end in ends)]
         then, orelse = (
             core.Block((), arm.ops, tuple(end[n] for n in changed))
             for arm, end in zip(arms, ends, strict=True)
         )
-        results = tuple(Value(env[n].type, env[n].hint) for n in changed)
-        emitter.ops.append(IfOp(condition, then, orelse, results=results))
-        return env | dict(zip(changed, results, strict=True))
+        results = tuple(fresh(pools[n]) for n in changed)
+        out.add(IfOp(condition, then, orelse, results=results))
+        return pools | dict(zip(changed, results, strict=True))
 
-    def block(
-        self, emitter: _Emitter, step: _Step, number: int, env: dict[int, Value]
-    ) -> dict[int, Value]:
+    def block(self, out: Emitter, row: Value, number: int, pools: _Pools) -> _Pools:
         """Gather the operands, compute the block for n rows, and write its results; return the
         pools after it."""
         captured = self.captured[number]
-        block = captured.block
         usual = self.rows[number] if self.rows else 0
         n = Size.of(Symbol(f"n{number}", 0, usual=usual or None))
-        count = emitter.size(step.row, ROWS, n, step.tables.most(0))
-        gather = _Gather(self.layout, captured, number, emitter, step, env, n, count)
-        operands = [gather.operand(place, type_) for place, type_ in enumerate(block.inputs)]
+        gather = _Gather(self, out, row, number, pools, n, _size(out, row, ROWS, n, self.most(0)))
+        operands = [
+            gather.operand(place, type_) for place, type_ in enumerate(captured.block.inputs)
+        ]
         lengths: Renaming = {}
         for param, value in zip(captured.program.main.params, operands, strict=True):
             if symbols_of_types((param.type,)):
                 lengths[Size.of(param.tensor.shape[0])] = value.tensor.shape[1]
-        with naming(block):
+        with naming(captured.block):
             keys = self.keys(captured.program)
             batched = batched_block(
                 captured, operands, n, lengths, keys, self.prologue, self.by_row
             )
         self.loops.append(batched.loops)
-        emitter.ops.extend(batched.ops)
-        after = dict(env)
-        for place, (type_, value) in enumerate(
-            zip(output_types(block), batched.outputs, strict=True)
-        ):
+        out.ops.extend(batched.ops)
+        after = dict(pools)
+        types = output_types(captured.block)
+        for place, (type_, value) in enumerate(zip(types, batched.outputs, strict=True)):
             pool = self.layout.pools.index(row_type(type_))
-            base = emitter.column(step.row, BASES + place)
+            base = _column(out, row, BASES + place)
             shape = value.tensor.shape
             if isinstance(type_, RowsType):
                 rows = (Size.of(shape[0]) * shape[1]).dim
-                value = emitter.emit("aten.view.default", value, (rows, *shape[2:]))
-            after[pool] = emitter.emit("stretto.narrow_scatter", after[pool], value, 0, base)
+                value = out.emit("aten.view.default", value, (rows, *shape[2:]))
+            after[pool] = out.emit("stretto.narrow_scatter", after[pool], value, 0, base)
         return after
 
     def keys(self, program: Program) -> dict[str, str]:
@@ -250,137 +254,99 @@ class _Builder:
             found[key] = self.names[id(tensor)]
         return found
 
-
-def _fresh(values: Sequence[Value]) -> tuple[Value, ...]:
-    return tuple(Value(value.type, value.hint) for value in values)
-
-
-def _size(name: str, low: int = 0) -> Size:
-    return Size.of(Symbol(name, low))
-
-
-@dataclass(slots=True)
-class _Emitter:
-    """Ops of one block of the level program, in order."""
-
-    ops: list[Op] = field(default_factory=list[Op])
-
-    def emit(self, target: str, *args: Argument, **kwargs: Argument) -> Value:
-        op = tensor_op(target, *args, **kwargs)
-        self.ops.append(op)
-        return op.result
-
-    def column(self, row: Value, number: int) -> Value:
-        return self.emit("aten.select.int", row, 0, number)
-
-    def size(self, row: Value, number: int, size: Size, most: Size | None = None) -> Value:
-        """Bind a size to column `number` of a step; `most` is its upper bound. Return it as a
-        number."""
-        column = self.column(row, number)
-        op = SizeOp(column, size, most, results=(Value(Type(DType.I64)),))
-        self.ops.append(op)
-        return op.result
-
-
-@dataclass(frozen=True, slots=True)
-class _Tables:
-    """The tables as values. limits: empty tensors whose number of rows is the limit."""
-
-    steps: Value
-    indices: Value
-    numbers: Value
-    limits: tuple[Value, ...]
-
     def most(self, limit: int) -> Size:
-        return Size.of(self.limits[limit].tensor.shape[0])
+        return Size.of(self.params.limits[limit].tensor.shape[0])
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """The current step: the tables, its row in `steps`, and its block number."""
+def _column(out: Emitter, row: Value, number: int) -> Value:
+    return out.emit("aten.select.int", row, 0, number)
 
-    tables: _Tables
-    row: Value
-    block: Value
+
+def _size(out: Emitter, row: Value, number: int, size: Size, most: Size) -> Value:
+    """Bind a size to column `number` of a step; `most` is its upper bound. Return it as a
+    number."""
+    column = _column(out, row, number)
+    return out.add(SizeOp(column, size, most, results=(Value(INDEX),))).result
 
 
 @dataclass(slots=True)
 class _Gather:
-    """Reader of the operands of one block, in order. n: rows of the step as a size; count: the
-    same as a run-time number."""
+    """Reader of the operands of block `number`, in order. row: the step. n: its number of rows as
+    a size; count: the same as a run-time number."""
 
-    layout: Layout
-    captured: CapturedBlock
+    maker: _LevelMaker
+    out: Emitter
+    row: Value
     number: int
-    emitter: _Emitter
-    step: _Step
-    env: dict[int, Value]
+    pools: _Pools
     n: Size
     count: Value
-    next_index: Value | None = None
-    next_number: Value | None = None
+    next: dict[int, Value] = field(default_factory=dict[int, Value])
+    """The position of the next item of each table, by the column that has the first."""
     lengths: dict[int, tuple[Size, Value]] = field(default_factory=dict[int, tuple[Size, Value]])
     """For each group of rows (`length_groups`) the length as a size and as a run-time number."""
-    rows_read: int = 0
+    columns: Iterator[int] = field(init=False)
+    """The columns of the lengths that are not read yet."""
     used: set[Value] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.columns = iter(range(self.maker.layout.lengths, self.maker.layout.width))
         body = self.captured.program.main.body
         self.used = {*body.yields, *(v for op in body.ops for v in free_values_of_op(op))}
 
+    @property
+    def captured(self) -> CapturedBlock:
+        return self.maker.captured[self.number]
+
     def operand(self, place: int, type_: TensorType | RowsType | Scalar) -> Value:
-        emit = self.emitter.emit
+        emit = self.out.emit
         match type_:
             case Scalar.FLOAT:
-                self.next_number = self.next_number or self.column(NUMBERS)
-                found = self.part(self.step.tables.numbers, self.next_number, self.n)
-                self.next_number = emit("aten.add.Tensor", self.next_number, self.count)
-                return found
+                return self.part(self.maker.params.numbers, NUMBERS, self.n, self.count)
             case TensorType():
-                return self.rows(type_, self.values(self.n, self.count))
+                return self.gathered(type_, self.indices(self.n, self.count))
             case RowsType():
                 size, length = self.length(place)
                 flat = emit("aten.mul.Tensor", self.count, length)
-                indices = self.values(self.n * size, flat)
+                indices = self.indices(self.n * size, flat)
                 if self.captured.program.main.params[place] not in self.used:
                     # The block uses only the number of these rows, not their values.
                     shape, dtype = (self.n.dim, size.dim, *type_.row.shape), type_.row.dtype.torch
                     return emit("aten.zeros.default", shape, dtype=dtype)
-                return self.rows(type_.row, emit("aten.view.default", indices, (self.n, size)))
+                indices = emit("aten.view.default", indices, (self.n, size))
+                return self.gathered(type_.row, indices)
             case Scalar.BOOL:
-                return emit("aten.ne.Scalar", self.values(self.n, self.count), 0)
+                return emit("aten.ne.Scalar", self.indices(self.n, self.count), 0)
             case _:
-                return self.values(self.n, self.count)
+                return self.indices(self.n, self.count)
 
     def length(self, place: int) -> tuple[Size, Value]:
         """Return the length of the rows of input `place`, as a size and as a run-time number."""
-        column = self.layout.lengths + self.rows_read
-        self.rows_read += 1
-        group = self.captured.groups[place]
+        column, group = next(self.columns), self.captured.groups[place]
         if group not in self.lengths:
             of_one = Size.of(self.captured.program.main.params[place].tensor.shape[0]).symbol
             low = of_one.low if of_one is not None else 0
             size = Size.of(Symbol(f"rows{self.number}_{len(self.lengths)}", low))
-            number = self.emitter.size(self.step.row, column, size, self.step.tables.most(1))
+            number = _size(self.out, self.row, column, size, self.maker.most(1))
             self.lengths[group] = size, number
         return self.lengths[group]
 
-    def rows(self, type_: TensorType, indices: Value) -> Value:
-        pool = self.env[self.layout.pools.index(type_)]
-        return self.emitter.emit("aten.index.Tensor", pool, (indices,))
+    def gathered(self, type_: TensorType, indices: Value) -> Value:
+        pool = self.pools[self.maker.layout.pools.index(type_)]
+        return self.out.emit("aten.index.Tensor", pool, (indices,))
 
-    def values(self, size: Size, count: Value) -> Value:
-        """Read the next `size` values of `indices`."""
-        self.next_index = self.next_index or self.column(INDICES)
-        found = self.part(self.step.tables.indices, self.next_index, size)
-        self.next_index = self.emitter.emit("aten.add.Tensor", self.next_index, count)
+    def indices(self, size: Size, count: Value) -> Value:
+        return self.part(self.maker.params.indices, INDICES, size, count)
+
+    def part(self, table: Value, column: int, size: Size, count: Value) -> Value:
+        """Read the next items of a table: `count` of them, which is `size`. column: that of the
+        first item's position."""
+        if column not in self.next:
+            self.next[column] = _column(self.out, self.row, column)
+        first = self.next[column]
+        found = self.out.emit("stretto.narrow", table, 0, first, size)
+        self.next[column] = self.out.emit("aten.add.Tensor", first, count)
         return found
-
-    def column(self, number: int) -> Value:
-        return self.emitter.column(self.step.row, number)
-
-    def part(self, table: Value, first: Value, size: Size) -> Value:
-        return self.emitter.emit("stretto.narrow", table, 0, first, size)
 
 
 # ---- A level program that is built for a machine, ready to be called with tables.

@@ -21,7 +21,7 @@ from stretto.ir.ops import Argument, TensorOp
 from stretto.ir.sizes import Size
 from stretto.ir.types import Dim, DType, TensorType
 from stretto.ops.arguments import argument, value_argument, with_arguments
-from stretto.ops.infer import named_arguments, parameters, tensor_op
+from stretto.ops.infer import Emitter, named_arguments, parameters
 from stretto.ops.properties import properties
 from stretto.ops.table import (
     AllDims,
@@ -37,11 +37,11 @@ from stretto.ops.table import (
 #
 # The *twin* of a body value is the tensor of all its values, one per iteration along a new leading
 # dim. A value that is the same in every iteration is *invariant* and has no twin; a rule
-# (`rule_for`) emits the twins of an op's results from twins and invariants.
+# (`twins_by_rule`) emits the twins of an op's results from twins and invariants.
 
 
 @dataclass(slots=True)
-class Batch:
+class Batch(Emitter):
     """The twins and invariants found so far, and the ops that compute them.
 
     `length` is the trip count: a number, a size that is known at the call, or a symbol for the
@@ -52,16 +52,6 @@ class Batch:
     twins: dict[Value, Value] = field(default_factory=dict[Value, Value])
     invariants: dict[Value, Value] = field(default_factory=dict[Value, Value])
     """The copy, before the loop, of each body value that is the same in every iteration."""
-    ops: list[Op] = field(default_factory=list[Op])
-
-    def emit(self, target: str, *args: Argument, **kwargs: Argument) -> Value:
-        """Add an op before the loop and return its only result. Raises VerifyError if torch
-        refuses the arguments."""
-        return self.add(tensor_op(target, *args, **kwargs)).result
-
-    def add(self, op: Op) -> Op:
-        self.ops.append(op)
-        return op
 
     def operand(self, value: Value) -> Value:
         """Return what a body value is before the loop: its twin, its copy, or itself."""
@@ -69,6 +59,16 @@ class Batch:
 
     def is_batched(self, value: Value | None) -> bool:
         return value is not None and value in self.twins
+
+    def accept(self, op: Op, twins: tuple[Value, ...]) -> None:
+        """Record the twins of an op's results. Raises NotBatchable if their types are not those of
+        the results, with the leading dim."""
+        for value, twin in zip(op.results, twins, strict=True):
+            expected = TensorType(value.tensor.dtype, (self.length, *value.tensor.shape))
+            if twin.type != expected:
+                raise NotBatchable(f"the batched result would be {twin.type}, not {expected}")
+            twin.hint = twin.hint or value.hint
+        self.twins.update(zip(op.results, twins, strict=True))
 
     def aligned(self, value: Value, rank: int) -> Value:
         """Return the operand, reshaped to broadcast with twins of values of `rank` dims."""
@@ -135,11 +135,16 @@ def batches(names: str, namespace: str = "aten") -> Callable[[Rule], Rule]:
     return register
 
 
-def rule_for(target: str) -> Rule | None:
-    """Return the rule of an operator, or None if it has no batched form."""
+def twins_by_rule(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    """Emit and return the twins of an op's results, by the rule of its operator. Raises as `Rule`
+    does, and NotBatchable if there is none."""
+    return _rule_for(op.target)(batch, op)
+
+
+def _rule_for(target: str) -> Rule:
     match properties(target).batching:
         case None:
-            return None
+            raise NotBatchable(f"`{target}` has no batched form")
         case ElementByElement():
             return _element_by_element
         case ShiftDims() as how:

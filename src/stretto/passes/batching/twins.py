@@ -25,7 +25,7 @@ from stretto.ir.types import INDEX, Dim, TensorType
 from stretto.ops.arguments import int_argument, value_argument
 from stretto.ops.properties import is_random, is_view, properties, stop_reason
 from stretto.passes.analyses.loops import Affine, Length, ListLengths, affine_result
-from stretto.passes.batching.rules import Batch, NotBatchable, rule_for
+from stretto.passes.batching.rules import Batch, NotBatchable, twins_by_rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +149,10 @@ class _Finder:
         return self.by_rule(op)
 
     def by_rule(self, op: TensorOp) -> tuple[Value, ...]:
-        rule = rule_for(op.target)
-        if rule is None:
-            raise NotBatchable(f"`{op.target}` has no batched form")
         for value in op.operands:
             if value in self.affine and value not in self.batch.twins:
                 self.batch.twins[value] = self.numbers(self.affine[value])
-        return rule(self.batch, op)
+        return twins_by_rule(self.batch, op)
 
     def numbers(self, affine: Affine) -> Value:
         """Return the values of an affine integer in all iterations, as a tensor."""
@@ -252,12 +249,8 @@ class _Finder:
         return self.batch.emit("aten.slice.Tensor", source, dim, start, stop, step)
 
     def accept(self, op: Op, twins: tuple[Value, ...]) -> None:
-        for value, twin in zip(op.results, twins, strict=True):
-            expected = TensorType(value.tensor.dtype, (self.batch.length, *value.tensor.shape))
-            if twin.type != expected:
-                raise NotBatchable(f"the batched result would be {twin.type}, not {expected}")
-            if not is_view(op) and not is_source(op) and type_bytes(expected) > self.limit_bytes:
-                raise NotBatchable(f"the batched result takes {type_bytes(expected)} bytes")
-            twin.hint = twin.hint or value.hint
-        self.batch.twins.update(zip(op.results, twins, strict=True))
+        most = max((type_bytes(twin.tensor) for twin in twins), default=0)
+        if not is_view(op) and not is_source(op) and most > self.limit_bytes:
+            raise NotBatchable(f"the batched result takes {most} bytes")
+        self.batch.accept(op, twins)
         self.found.of_op[op] = twins
