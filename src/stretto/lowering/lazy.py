@@ -31,6 +31,7 @@ from stretto.device.expr import (
 from stretto.device.functions import convert_number
 from stretto.ir.core import Block, Value
 from stretto.ir.ops import TensorOp
+from stretto.ir.rewrite import all_blocks
 from stretto.ir.sizes import Size
 from stretto.ir.types import DType
 from stretto.ops.arguments import argument
@@ -393,17 +394,15 @@ class Joint:
 def joints(block: Block) -> dict[Value, Joint]:
     """Return the joined tensors that are, exactly once, a part of another joined tensor of the
     same block; nested blocks included."""
-    made = {op.result: op for op in _joining(block)}
     found = dict[Value, Joint]()
-    for op in made.values():
-        parts = _parts(op)
-        for number, part in enumerate(parts):
-            fits = part in made and part.tensor.dtype is op.result.tensor.dtype
-            if fits and parts.count(part) == 1:
-                found.setdefault(part, Joint(op, number))
-    for op in block.ops:
-        for inner in op.blocks:
-            found |= joints(inner)
+    for item in all_blocks(block):
+        made = {op.result: op for op in _joining(item)}
+        for op in made.values():
+            parts = _parts(op)
+            for number, part in enumerate(parts):
+                fits = part in made and part.tensor.dtype is op.result.tensor.dtype
+                if fits and parts.count(part) == 1:
+                    found.setdefault(part, Joint(op, number))
     return found
 
 

@@ -40,15 +40,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stretto.components import reachable
+from stretto.ir.calls import call_graph, recursive_functions
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import CallOp, ForOp, IfOp
 from stretto.ir.rewrite import all_blocks, clone_op, substitute
 from stretto.ir.symbols import symbols_bound_by
 from stretto.ir.types import INDEX
-from stretto.ir.verifier import called_from
 from stretto.ops.infer import tensor_op
 from stretto.passes.analyses.ops import may_stop, names_own_sizes, reads, run_seconds
-from stretto.passes.inline import Copies, recursive_functions
+from stretto.passes.inline import Copies
 from stretto.passes.manager import Target
 from stretto.passes.parallel_loops import (
     GAIN,
@@ -167,13 +168,8 @@ class ForkCalls:
 
 def _come_to_recursion(program: Program) -> frozenset[str]:
     """The functions that are recursive, or call one that is. Others are too short to fork."""
-    recursive = recursive_functions(program)
-    return frozenset(
-        name
-        for name, function in program.functions.items()
-        if name in recursive
-        or any(called_from(program, op) & recursive for op in function.body.ops)
-    )
+    recursive, graph = recursive_functions(program), call_graph(program)
+    return frozenset(name for name in graph if recursive & reachable((name,), graph))
 
 
 # ---- what can fork -----------------------------------------------------------------------------

@@ -115,8 +115,7 @@ def find_groups(block: Block, around: Surroundings) -> Iterator[Group | tuple[Fo
                 group = Group(trips)
                 group.add(op, {})
         elif group is not None:
-            nested = (inner for nested in op.blocks for inner in nested.walk())
-            if has_effect(op) or may_have_effect(op) or any(map(may_have_effect, nested)):
+            if any(map(may_have_effect, op.walk())):
                 yield from _finished(group, around)
                 group = None
             else:

@@ -26,7 +26,7 @@ from typing import ClassVar
 
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import Argument, ForOp, TensorOp
-from stretto.ir.rewrite import clone_op, users
+from stretto.ir.rewrite import all_blocks, clone_op, users
 from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size
 from stretto.ir.symbols import bound_symbols
@@ -141,7 +141,7 @@ def plan_of(loop: ForOp, trips: Dim, body: Block) -> Plan | str:
     """Return the plan for the products over its iterations that only the loop reads, or the reason
     why there is none."""
     readers = users(body)
-    block = next(item for item in _blocks(body) if loop in item.ops)
+    block = next(item for item in all_blocks(body) if loop in item.ops)
     read = _read_by_row(loop, trips, readers)
     plan = Plan(loop, trips, block, read)
     needed = {value for value, ops in read.items() if not _escapes(value, readers, set(ops), body)}
@@ -159,10 +159,6 @@ def plan_of(loop: ForOp, trips: Dim, body: Block) -> Plan | str:
     if not any(is_contraction(op) for op in plan.cone):
         return "it reads no product row by row, alone"
     return plan
-
-
-def _blocks(body: Block) -> list[Block]:
-    return [body, *(nested for op in body.walk() for nested in op.blocks)]
 
 
 def _read_by_row(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
+from stretto.components import reachable
 from stretto.device.expr import Buffer, Reg
 from stretto.device.launch_graph import (
     COUNTERS,
@@ -26,7 +27,7 @@ from stretto.device.launch_graph import (
 from stretto.device.plan import Action, Launch, Library, Plan, address_name, enqueued_nodes
 from stretto.device.program import DeviceProgram, FrameLayout, Placement, Schedule, aligned
 from stretto.device.regions import Region, Statement, item_regions, merged, whole
-from stretto.device.runs import called, reached
+from stretto.device.runs import call_graph, called
 from stretto.device.tree import (
     Call,
     Check,
@@ -194,9 +195,8 @@ class _Grapher:
 
     def _called(self, tree: Tree[Schedule], name: str) -> _Touched:
         """Return what a function and its callees touch outside their own frames."""
-        callees = {function.name: called(function.body) for function in tree.functions}
         found = _Touched(stops=True)  # A recursion that is too deep stops the run.
-        for callee in sorted({name, *reached(name, callees)}):
+        for callee in sorted(reachable((name,), call_graph(tree.functions))):
             inner = self._body(tree.function(callee))
             outside = tuple(r for r in inner.regions if r.buffer.kind not in OWN)
             found |= replace(inner, regions=outside)

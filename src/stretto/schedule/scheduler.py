@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from typing import cast
 
+from stretto.components import reachable
 from stretto.device.costs import HOST_COSTS, CostModel
 from stretto.device.expr import Buffer, Expr, Extent, Position, Reg, constant
 from stretto.device.normalize import normalize
@@ -65,10 +67,11 @@ def ordered_buffers(tree: Tree[Body]) -> Callable[[str], Callable[[Buffer], bool
     For a param it can if the function writes it or passes it to one that does, or if a caller binds
     it to memory that is written.
     """
-    bindings = list(_bindings(tree))
-    written = {LOCAL, *_written(tree)}
-    _spread(written, [(callee, caller) for caller, callee in bindings])
-    _spread(written, bindings)
+    callers, callees = defaultdict[Key, set[Key]](set), defaultdict[Key, set[Key]](set)
+    for caller, callee in _bindings(tree):
+        callers[callee].add(caller)
+        callees[caller].add(callee)
+    written = reachable(reachable({LOCAL, *_written(tree)}, callers), callees)
     return lambda function: lambda buffer: _key(function, buffer) in written
 
 
@@ -96,12 +99,6 @@ def _bindings(tree: Tree[Body]) -> Iterator[tuple[Key, Key]]:
             if isinstance(node, Call):
                 for param, access in node.tensors:
                     yield _key(function.name, access.buffer), (node.function, param.name)
-
-
-def _spread(found: set[Key], edges: list[tuple[Key, Key]]) -> None:
-    """Add everything that is reachable along the edges to `found`."""
-    while more := {end for start, end in edges if start in found} - found:
-        found |= more
 
 
 # ---- Time of a call on one unit, as a formula over its sizes.

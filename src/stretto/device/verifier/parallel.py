@@ -20,14 +20,15 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from math import prod
 
+from stretto.components import reachable
 from stretto.device.expr import Access, Buffer, Index, Reg, loads
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, FrameLayout, Run, Schedule, Signal, Wait
 from stretto.device.runs import (
+    call_graph,
     called,
     called_outside_parallel_loops,
     functions_in_parallel_loops,
-    reached,
 )
 from stretto.device.tree import (
     Call,
@@ -213,14 +214,13 @@ def _accesses(
                 yield access.buffer, _rows(access, index), writes
         for access in _of_statements(schedule):
             yield access.buffer, _rows(access, index), False
-    callees = {name: called(function.body) for name, function in functions.items()}
-    names = called(body) & functions.keys()
     for call in (node for node in walk(body) if isinstance(node, Call)):
         written = functions[call.function].written if call.function in functions else ()
         for param, access in call.tensors:
             rows = _rows(access, index) if _is_one_row(param, access) else frozenset()
             yield access.buffer, rows, param in written
-    for name in names.union(*(reached(name, callees) for name in names)):
+    names = reachable(called(body), call_graph(functions.values())) & functions.keys()
+    for name in names:
         for buffer, _, writes in _accesses(functions[name].body, None, {}, touched):
             if buffer.kind not in ("local", "items", "param"):
                 yield buffer, frozenset(), writes

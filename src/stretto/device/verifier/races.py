@@ -18,6 +18,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.components import reachable
 from stretto.device.analyses import BufferNames, compose, later_names
 from stretto.device.boxes import Boxes, Mask
 from stretto.device.expr import Buffer
@@ -25,7 +26,7 @@ from stretto.device.flow import Facts, Loop
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, Run, Schedule
 from stretto.device.regions import Region, written_buffers
-from stretto.device.runs import called, functions_in_parallel_loops, reached
+from stretto.device.runs import call_graph, functions_in_parallel_loops
 from stretto.device.tree import (
     Call,
     Node,
@@ -140,8 +141,7 @@ class OwnListCalls:
     def schedules(self, function: str) -> Iterator[Schedule]:
         """Yield the leaves that a call of a function may reach."""
         functions = self.program.tree.functions
-        callees = {one.name: called(one.body) for one in functions}
-        names = {function, *reached(function, callees)}
+        names = reachable((function,), call_graph(functions))
         for one in functions:
             if one.name in names:
                 yield from leaves(one.body)
