@@ -32,7 +32,7 @@ from stretto.ir.ops import CheckOp, ConstantOp, ForOp, IfOp, LiteralOp, TensorOp
 from stretto.ir.rewrite import Definitions, Replacement, inline_block, rewrite_block
 from stretto.ir.sizes import Size
 from stretto.ir.symbols import symbols_of_op
-from stretto.ir.types import INDEX, TensorType
+from stretto.ir.types import INDEX
 from stretto.ops.arguments import with_arguments
 from stretto.ops.infer import named_arguments
 from stretto.ops.properties import is_random
@@ -66,17 +66,10 @@ def keep_reason(op: TensorOp, definitions: Definitions, max_bytes: int) -> str |
     types = [value.tensor for value in (*op.results, *op.operands)]
     if symbols_of_op(op) or not all(type.is_static for type in types):
         return "it has symbolic dims"
-    size = sum(_bytes(value.tensor) for value in op.results)
-    if size > max(max_bytes, sum(_bytes(value.tensor) for value in set(op.operands))):
+    size = sum(value.tensor.nbytes for value in op.results)
+    if size > max(max_bytes, sum(value.tensor.nbytes for value in set(op.operands))):
         return f"its result of {size} bytes is larger than its operands"
     return None
-
-
-def _bytes(type: TensorType) -> int:
-    size = type.dtype.itemsize
-    for dim in type.static_shape():
-        size *= dim
-    return size
 
 
 class _Folder:

@@ -32,7 +32,7 @@ from stretto.ir.rewrite import clone_op
 from stretto.ir.sizes import Size
 from stretto.ir.types import INDEX, Dim, TensorType
 from stretto.passes.batch_loops import fresh_symbol
-from stretto.passes.batching.rules import Batch, NotBatchable, rule_for
+from stretto.passes.batching.rules import Batch
 from stretto.passes.recursion_walk import (
     BaseCaseRow,
     Lists,
@@ -341,16 +341,7 @@ class HeightBlocks:
         """Emit the rest of the activations for `count` rows. Raises NotBatchable if an op cannot be
         batched."""
         for op in self.parts.rest:
-            rule = rule_for(op.target)
-            if rule is None:
-                raise NotBatchable(f"`{op.target}` has no batched form")
-            twins = rule(out, op)
-            for value, twin in zip(op.results, twins, strict=True):
-                wanted = TensorType(value.tensor.dtype, (count, *value.tensor.shape))
-                if twin.type != wanted:
-                    raise NotBatchable(f"the result in rows would be {twin.type}, not {wanted}")
-                twin.hint = twin.hint or value.hint
-                out.twins[value] = twin
+            out.accept(op, out.by_rule(op))
 
     def stack(self, out: Batch, list: Value, length: Dim) -> Value:
         element = list.list.element

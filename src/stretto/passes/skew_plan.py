@@ -269,10 +269,6 @@ class Products:
     nbytes: int = 0
     chain: int = 0
 
-    def with_chain(self, chain: int) -> Products:
-        """Return a copy with another chain length."""
-        return Products(self.operations, self.nbytes, chain)
-
     def __add__(self, other: Products) -> Products:
         """Both, independent of each other."""
         chain = max(self.chain, other.chain)

@@ -142,7 +142,7 @@ def plan_of(loop: ForOp, trips: Dim, body: Block) -> Plan | str:
     why there is none."""
     readers = users(body)
     block = next(item for item in all_blocks(body) if loop in item.ops)
-    read = _read_by_row(loop, trips, readers)
+    read = _read_by_row(loop, trips)
     plan = Plan(loop, trips, block, read)
     needed = {value for value, ops in read.items() if not _escapes(value, readers, set(ops), body)}
     inside: set[Op] = plan.reads
@@ -161,9 +161,7 @@ def plan_of(loop: ForOp, trips: Dim, body: Block) -> Plan | str:
     return plan
 
 
-def _read_by_row(
-    loop: ForOp, trips: Dim, readers: Mapping[Value, list[Op]]
-) -> dict[Value, list[Op]]:
+def _read_by_row(loop: ForOp, trips: Dim) -> dict[Value, list[Op]]:
     """Return the tensors of which each iteration reads its row, with the ops that do."""
     found: dict[Value, list[Op]] = {}
     if (loop.start, loop.step) != (0, 1):

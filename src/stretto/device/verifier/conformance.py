@@ -122,7 +122,7 @@ class _Comparison:
             raise VerifyError("one leaf schedules two different leaves of the source")
         needed = _needed(body, self._touched)
         for items in schedule.units:
-            _check_registers(items, needed, self._touched)
+            _check_registers(items, needed)
             check_unit_order(items, origin, self._touched)
 
 
@@ -151,9 +151,7 @@ def _needed(body: Body, touched: ItemRegions) -> dict[str, _Needed]:
     return needed
 
 
-def _check_registers(
-    items: tuple[Item, ...], needed: Mapping[str, _Needed], touched: ItemRegions
-) -> None:
+def _check_registers(items: tuple[Item, ...], needed: Mapping[str, _Needed]) -> None:
     versions: Counter[str] = Counter()
     checks = 0
     for item in items:

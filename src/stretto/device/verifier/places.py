@@ -255,13 +255,6 @@ def _is_static(buffer: Buffer) -> bool:
 # checks the memory that calls bind to params, and the buffers of single kernels.
 
 
-BoundExternals = Mapping[str, Mapping[str, frozenset[str]]]
-"""For each function and each of its params, the external buffers that it may be bound to."""
-
-Pairs = Mapping[str, Collection[frozenset[str]]]
-"""For each function, the pairs of its params that one call may bind to overlapping memory."""
-
-
 def check_aliases(
     program: DeviceProgram, places: Mapping[str, Places], touched: ItemRegions
 ) -> None:

@@ -9,7 +9,7 @@ cannot be batched stays in the loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from math import prod
@@ -109,6 +109,24 @@ class Batch:
     def split_rows(self, value: Value, shape: tuple[Dim, ...]) -> Value:
         """Reshape [T * B, ...] to [T, B, ...], where `shape` is [B, ...]."""
         return self.reshape(value, (self.length, *shape))
+
+    def by_rule(self, op: TensorOp) -> tuple[Value, ...]:
+        """Return the twins of the results of an op, by the rule of its operator. Raises
+        NotBatchable if it has none."""
+        rule = rule_for(op.target)
+        if rule is None:
+            raise NotBatchable(f"`{op.target}` has no batched form")
+        return rule(self, op)
+
+    def accept(self, op: Op, twins: Iterable[Value]) -> None:
+        """Record the twins of the results of an op. Raises NotBatchable if one has another type
+        than its value with the leading dim."""
+        for value, twin in zip(op.results, twins, strict=True):
+            expected = TensorType(value.tensor.dtype, (self.length, *value.tensor.shape))
+            if twin.type != expected:
+                raise NotBatchable(f"the batched result would be {twin.type}, not {expected}")
+            twin.hint = twin.hint or value.hint
+            self.twins[value] = twin
 
 
 class NotBatchable(Exception):
