@@ -42,14 +42,11 @@ def clone_block(block: Block, mapping: dict[Value, Value]) -> Block:
     return Block(params, ops, tuple(mapping.get(value, value) for value in block.yields))
 
 
-def clone_function(function: Function, name: str | None = None) -> Function:
-    """Return a copy that shares no value with the original."""
-    return Function(name or function.name, clone_block(function.body, {}))
-
-
 def clone_program(program: Program) -> Program:
     """Return a copy that may be changed freely; the constant tensors and the remarks are shared."""
-    functions = {name: clone_function(item) for name, item in program.functions.items()}
+    functions = {
+        name: Function(name, clone_block(item.body, {})) for name, item in program.functions.items()
+    }
     folded = Folded(set(program.folded.sources), set(program.folded.results))
     constants = dict(program.constants)
     return replace(program, functions=functions, constants=constants, folded=folded)

@@ -27,7 +27,7 @@ from stretto.device.expr import (
 from stretto.device.forms import Items, LeafItem, Packing
 from stretto.device.operator import Operator, Template
 from stretto.device.tree import Tree
-from stretto.kernels.contraction import factors, narrow_load, stride
+from stretto.kernels.contraction import Convolution, factors, loads_of, narrow_load, stride
 from stretto.kernels.groups import NewBuffers, replace_operators
 
 SizeAndStride = tuple[int, int]
@@ -297,6 +297,15 @@ class PanelTemplate(PackedTemplate):
 
     def executed(self, operator: Operator) -> Operator:
         return self.read(operator).executed()
+
+
+def channel_read(operator: Operator, panels: Buffer, conv: Convolution, dim: int) -> PanelRead:
+    """Return where a convolution reads its weights, packed by groups. dim: that of the channels of
+    the result."""
+    outer, column = (), Index.of(Var(dim))
+    if conv.groups > 1:
+        outer, column = (column // conv.per_group,), column % conv.per_group
+    return PanelRead(operator, panels, loads_of(operator)[0], outer, column)
 
 
 # ---- Packing of convolution weights in the order in which their images are read ---------------

@@ -48,20 +48,19 @@ from stretto.ir.rewrite import all_blocks, clone_op, substitute
 from stretto.ir.symbols import symbols_bound_by
 from stretto.ir.types import INDEX
 from stretto.ops.infer import tensor_op
-from stretto.passes.analyses.ops import may_stop, names_own_sizes, reads, run_seconds
+from stretto.passes.analyses.ops import may_stop, names_own_sizes, reads
 from stretto.passes.inline import Copies
 from stretto.passes.manager import Target
 from stretto.passes.parallel_loops import (
-    GAIN,
     called_bodies,
     copy_functions,
     functions_in_parallel_loops,
     is_local,
     parallel_loop,
+    slower_apart,
     unit_local_functions,
     zero_rows,
 )
-from stretto.text import seconds_text
 
 LARGER_PART = 1.5
 """Assumed work of the largest of several sub-trees, relative to their mean: the larger half of a
@@ -153,17 +152,11 @@ class ForkCalls:
         if not costs.in_turn:
             return "the machine has no calls that run on one unit each"
         bodies = called_bodies(program, [call for _, call in fork.branches])
-        ops = [op for body in bodies for op in body.ops]
-        calls = len(bodies) * (costs.activation_seconds + costs.start_seconds)
         count = len(fork.branches)
-        before = count * costs.unknown_activations * (run_seconds(ops, costs, units) + calls)
         most = min(count, LARGER_PART * -(-count // units))
-        after = most * costs.unknown_activations * (run_seconds(ops, costs, 1) + calls)
-        after += 2 * costs.wait_seconds
-        if GAIN * after < before:
-            return None
-        times = f"{seconds_text(before)}, on one unit each {seconds_text(after)}"
-        return f"{count} calls take {times}, as estimated"
+        rounds = count * costs.unknown_activations, most * costs.unknown_activations
+        times = slower_apart((), bodies, rounds, self.target)
+        return times and f"{count} calls take {times}"
 
 
 def _come_to_recursion(program: Program) -> frozenset[str]:

@@ -32,7 +32,6 @@ from stretto.passes.analyses.ops import (
     elements,
     keeps_types,
     seconds,
-    seconds_of_all,
     usual,
 )
 from stretto.passes.manager import PassCosts, Target
@@ -121,7 +120,7 @@ def keep_reason(op: IfOp, is_dear: bool, costs: PassCosts) -> str | None:
     if not keeps_types(op):
         return "its arms name the sizes of its results differently"
     selecting = sum(elements(value) for value in op.results) * costs.element_seconds
-    arms = seconds_of_all(ops, costs)
+    arms = sum(seconds(item, costs) for item in ops)
     if not isfinite(arms + selecting):
         return "the cost of an arm has no bound, as its sizes have none"
     branch = arms / 2 + (_WAITS * costs.wait_seconds if is_dear else costs.branch_miss_seconds)

@@ -175,18 +175,32 @@ class ParallelLoops:
         if self.always:
             return None
         assert self.target is not None
-        costs, units = self.target.costs, self.target.units
-        bodies = called_bodies(program, apart) * costs.unknown_trips
-        ops = [*apart, *(op for body in bodies for op in body.ops)]
-        calls = len(bodies) * (costs.activation_seconds + costs.start_seconds)
-        before = trips * (run_seconds(ops, costs, units) + calls)
-        after = -(-trips // units) * (run_seconds(ops, costs, 1) + calls)
-        after += 2 * costs.wait_seconds
-        after += moved * costs.element_seconds / 2  # four bytes, written and read
-        if GAIN * after < before:
-            return None
-        times = f"{seconds_text(before)}, on one unit each {seconds_text(after)}"
-        return f"its independent ops take {times}, as estimated"
+        bodies = called_bodies(program, apart) * self.target.costs.unknown_trips
+        moving = moved * self.target.costs.element_seconds / 2  # four bytes, written and read
+        times = slower_apart(
+            apart, bodies, (trips, -(-trips // self.target.units)), self.target, moving
+        )
+        return times and f"its independent ops take {times}"
+
+
+def slower_apart(
+    ops: Iterable[Op],
+    bodies: Sequence[Block],
+    rounds: tuple[float, float],
+    target: Target,
+    more: float = 0.0,
+) -> str | None:
+    """Compare `rounds[0]` runs of some ops, and of the bodies of functions, on all units with
+    `rounds[1]` on one unit each. Return both times if the latter gain too little, else None. more:
+    further seconds that they take."""
+    costs = target.costs
+    ops = [*ops, *(op for body in bodies for op in body.ops)]
+    calls = len(bodies) * (costs.activation_seconds + costs.start_seconds)
+    before = rounds[0] * (run_seconds(ops, costs, target.units) + calls)
+    after = rounds[1] * (run_seconds(ops, costs, 1) + calls) + 2 * costs.wait_seconds + more
+    if GAIN * after < before:
+        return None
+    return f"{seconds_text(before)}, on one unit each {seconds_text(after)}, as estimated"
 
 
 # ---- what is independent -----------------------------------------------------------------------

@@ -60,10 +60,7 @@ class Packed(PanelTemplate, CpuTemplate):
         return {"contraction": known(operator)}
 
     def read(self, operator: Operator) -> PanelRead:
-        _, right = self.contraction.operands(operator)
-        outer = tuple(Index.of(Var(dim)) for dim in self.contraction.batch)
-        column = Index.of(Var(self.contraction.column))
-        return PanelRead(operator, self.panels, right, outer, column)
+        return panel_read(operator, self.panels, self.contraction)
 
     def shared(self, stage: Stage) -> tuple[Shared, ...]:
         if not self._is_large(stage.operator):
@@ -208,6 +205,13 @@ def multiples(operator: Operator, found: Contraction, lanes: int) -> tuple[int, 
         1 if n != found.column else min(lanes, extent) if isinstance(extent, int) else lanes
         for n, extent in enumerate(operator.dims)
     )
+
+
+def panel_read(operator: Operator, panels: Buffer, found: Contraction, group: int = 1) -> PanelRead:
+    """Return where a contraction reads its right operand. group: as of `Panels`."""
+    _, right = found.operands(operator)
+    outer = tuple(Index.of(Var(dim)) for dim in found.batch)
+    return PanelRead(operator, panels, right, outer, Index.of(Var(found.column)), group)
 
 
 # ---- Packed constants ------------------------------------------------------------------------

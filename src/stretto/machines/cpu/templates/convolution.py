@@ -20,7 +20,7 @@ from stretto.kernels.contraction import (
     stride,
 )
 from stretto.kernels.groups import Member
-from stretto.kernels.panels import PanelRead, PanelTemplate, constant_layout, static
+from stretto.kernels.panels import PanelRead, PanelTemplate, channel_read, constant_layout, static
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
 from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared
@@ -97,11 +97,7 @@ class Conv(PanelTemplate, CpuTemplate):
                 nest.call(template, *arguments, *pixels, last=image.last)
 
     def read(self, operator: Operator) -> PanelRead:
-        channel, size = Index.of(Var(1)), self.convolution.per_group
-        outer, column = ((channel // size,), channel % size)
-        if self.convolution.groups == 1:
-            outer, column = (), channel
-        return PanelRead(operator, self.panels, loads_of(operator)[0], outer, column)
+        return channel_read(operator, self.panels, self.convolution, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stretto.device.expr import Access, Index, Var
+from stretto.device.expr import Access
 from stretto.device.operator import Operator, Stage
 from stretto.ir.types import DType
 from stretto.kernels.contraction import Contraction, contraction_of, stride
@@ -23,6 +23,7 @@ from stretto.machines.cpu.templates.contraction import (
     blocks,
     multiples,
     packed_candidate,
+    panel_read,
 )
 from stretto.machines.terms import Operand
 
@@ -51,11 +52,8 @@ class NarrowPacked(PanelTemplate, CpuTemplate):
         return {"contraction": _known(operator)}
 
     def read(self, operator: Operator) -> PanelRead:
-        found = self.contraction
-        _, right = found.operands(operator)
-        outer = tuple(Index.of(Var(dim)) for dim in found.batch)
-        column = Index.of(Var(found.column))
-        return PanelRead(operator, self.panels, right, outer, column, GROUPS[found.dtype])
+        group = GROUPS[self.contraction.dtype]
+        return panel_read(operator, self.panels, self.contraction, group)
 
     def shared(self, stage: Stage) -> tuple[Shared, ...]:
         return (Shared(self.header, "STRETTO_NARROW_PACKED", self._arguments()),)

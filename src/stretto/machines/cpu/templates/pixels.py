@@ -17,7 +17,7 @@ from stretto.kernels.contraction import (
     loads_of,
     stride,
 )
-from stretto.kernels.panels import PanelRead, PanelTemplate, constant_layout, static
+from stretto.kernels.panels import PanelRead, PanelTemplate, channel_read, constant_layout, static
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import NestPrinter
 from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared, Strip
@@ -88,6 +88,10 @@ class _OnPixels(PanelTemplate, CpuTemplate):
         pixels = max(STRIP_BYTES // (channels * operator.out.buffer.dtype.itemsize), STRIP_PIXELS)
         return Strip(span.grid, max(pixels // width, 1))
 
+    def read(self, operator: Operator) -> PanelRead:
+        channel = Index.of(Var(len(operator.dims) - 1))
+        return PanelRead(operator, self.panels, loads_of(operator)[0], (), channel)
+
     def weights(self, nest: NestPrinter) -> Term:
         """Return a pointer to the first of the packed weights."""
         weights, member = nest.names.buffer(self.panels), self.read(nest.operator).member
@@ -117,11 +121,7 @@ class Pixels(_OnPixels):
                 place.call("conv_pixels", image, panels, GROUP * size, GROUP * size + size, 0)
 
     def read(self, operator: Operator) -> PanelRead:
-        channel, size = Index.of(Var(len(operator.dims) - 1)), self.convolution.per_group
-        outer, column = ((channel // size,), channel % size)
-        if self.convolution.groups == 1:
-            outer, column = (), channel
-        return PanelRead(operator, self.panels, loads_of(operator)[0], outer, column)
+        return channel_read(operator, self.panels, self.convolution, len(operator.dims) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +137,6 @@ class DepthwisePixels(_OnPixels):
         first, last = place.channels
         with nest.loop(iteration(0), *nest.bounds(nest.stage.box[0])):
             place.call("depthwise_pixels", place.image + first, weights + first, first, last)
-
-    def read(self, operator: Operator) -> PanelRead:
-        channel = Index.of(Var(len(operator.dims) - 1))
-        return PanelRead(operator, self.panels, loads_of(operator)[0], (), channel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +155,6 @@ class GroupPixels(_OnPixels):
         weights, (first, last) = self.weights(nest), place.channels
         with nest.loop(iteration(0), *nest.bounds(nest.stage.box[0])):
             place.call("group_pixels", place.image, weights, first, last, first, *self.constants)
-
-    def read(self, operator: Operator) -> PanelRead:
-        channel = Index.of(Var(len(operator.dims) - 1))
-        return PanelRead(operator, self.panels, loads_of(operator)[0], (), channel)
 
 
 def known(operator: Operator) -> Convolution:
