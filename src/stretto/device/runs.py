@@ -22,7 +22,6 @@ from stretto.device.tree import (
     children,
     is_parallel,
     iterations,
-    walk,
 )
 from stretto.ir.sizes import Symbol, usual_value
 
@@ -98,8 +97,7 @@ def reached(name: str, callees: Mapping[str, set[str]]) -> set[str]:
 
 def functions_in_parallel_loops(tree: Tree[L]) -> frozenset[str]:
     """Return the functions reachable from parallel loops: each unit runs them by itself."""
-    nodes = (node for function in tree.functions for node in walk(function.body))
-    names = {name for node in nodes if is_parallel(node) for name in called(node)}
+    names = {name for node in tree.walk() if is_parallel(node) for name in called(node)}
     return frozenset(reachable(names, call_graph(tree.functions)))
 
 

@@ -189,6 +189,13 @@ class Tree(Generic[L]):
     def main(self) -> TreeFunction[L]:
         return self.function("main")
 
+    def walk(self) -> Iterator[Node[L]]:
+        """Iterate over the nodes of all functions, in the order of the text."""
+        return (node for function in self.functions for node in walk(function.body))
+
+    def leaves(self) -> Iterator[L]:
+        return (leaf for function in self.functions for leaf in leaves(function.body))
+
 
 def children(node: Node[L]) -> tuple[Node[L], ...]:
     """Return the nodes directly below a node, in execution order."""

@@ -36,12 +36,12 @@ from stretto.device.tree import (
     Tree,
     TreeFunction,
     assigns,
+    calls,
     children,
     leaves,
     reads,
     rotation,
     title,
-    walk,
 )
 from stretto.simulator.devices import Device, limits_of
 from stretto.simulator.graph_run import Profile
@@ -168,10 +168,8 @@ class _Grapher:
         found = self._body(main)
         for name in sorted(called(main.body)):
             found |= self._called(program.tree, name)
-        regions: list[Region] = []
-        for node in walk(main.body):
-            if isinstance(node, Call):
-                regions += (whole(access.buffer, True) for _, access in node.tensors)
+        bound = (access.buffer for call in calls(main.body) for _, access in call.tensors)
+        regions = [whole(buffer, True) for buffer in bound]
         alone = {STACK} if called(main.body) else set[str]()
         if launch.units_wait:
             alone.add(COUNTERS)

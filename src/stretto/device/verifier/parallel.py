@@ -40,6 +40,7 @@ from stretto.device.tree import (
     Tree,
     TreeFunction,
     assigns,
+    calls,
     children,
     is_parallel,
     leaves,
@@ -55,8 +56,7 @@ def parallel_schedules(tree: Tree[Schedule]) -> dict[int, Schedule]:
     """Return the leaves of parallel loops and of the functions reachable from them, by identity."""
     apart = functions_in_parallel_loops(tree)
     bodies = [function.body for function in tree.functions if function.name in apart]
-    nodes = (node for function in tree.functions for node in walk(function.body))
-    bodies += [node.body for node in nodes if is_parallel(node)]
+    bodies += [node.body for node in tree.walk() if is_parallel(node)]
     return {id(schedule): schedule for body in bodies for schedule in leaves(body)}
 
 
@@ -214,7 +214,7 @@ def _accesses(
                 yield access.buffer, _rows(access, index), writes
         for access in _of_statements(schedule):
             yield access.buffer, _rows(access, index), False
-    for call in (node for node in walk(body) if isinstance(node, Call)):
+    for call in calls(body):
         written = functions[call.function].written if call.function in functions else ()
         for param, access in call.tensors:
             rows = _rows(access, index) if _is_one_row(param, access) else frozenset()
