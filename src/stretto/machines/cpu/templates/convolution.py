@@ -23,7 +23,7 @@ from stretto.kernels.groups import Member
 from stretto.kernels.panels import PanelRead, PanelTemplate, channel_read, constant_layout, static
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
-from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared
+from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared, required
 from stretto.machines.statements import Assign, Raw
 from stretto.machines.terms import (
     Operand,
@@ -53,7 +53,7 @@ class Conv(PanelTemplate, CpuTemplate):
 
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
-        return {"convolution": known(operator)}
+        return {"convolution": required(convolution_of(operator), "convolution")}
 
     def shared(self, stage: Stage) -> tuple[Shared, ...]:
         kind = VALUE_TYPES[stage.operator.out.buffer.dtype]
@@ -110,7 +110,7 @@ class Depthwise(CpuTemplate):
 
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
-        return {"convolution": known(operator)}
+        return {"convolution": required(convolution_of(operator), "convolution")}
 
     def write(self, nest: NestPrinter) -> None:
         with _each_image(nest, self.convolution) as image:
@@ -129,14 +129,6 @@ class Depthwise(CpuTemplate):
                 call("int", bottom - top),
                 last=image.last,
             )
-
-
-def known(operator: Operator) -> Convolution:
-    """Return the convolution that an operator is. Raise ValueError if it is none."""
-    found = convolution_of(operator)
-    if found is None:
-        raise ValueError("the operator is no convolution")
-    return found
 
 
 def _candidate(request: Request) -> Candidate | None:

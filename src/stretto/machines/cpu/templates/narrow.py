@@ -12,15 +12,16 @@ from typing import ClassVar
 from stretto.device.expr import Access
 from stretto.device.operator import Operator, Stage
 from stretto.ir.types import DType
-from stretto.kernels.contraction import Contraction, contraction_of, stride
+from stretto.kernels.contraction import Contraction, stride
 from stretto.kernels.panels import PanelRead, PanelTemplate
 from stretto.machines.cpu.printer.expr import MEMORY_TYPES
 from stretto.machines.cpu.printer.nest import NestPrinter
-from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared
+from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared, required
 from stretto.machines.cpu.templates.contraction import (
     Block,
     Panels,
     blocks,
+    contraction_of_kind,
     multiples,
     packed_candidate,
     panel_read,
@@ -49,7 +50,8 @@ class NarrowPacked(PanelTemplate, CpuTemplate):
 
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
-        return {"contraction": _known(operator)}
+        found = contraction_of_kind(operator, narrow=True)
+        return {"contraction": required(found, "contraction of narrow numbers")}
 
     def read(self, operator: Operator) -> PanelRead:
         group = GROUPS[self.contraction.dtype]
@@ -87,7 +89,8 @@ class NarrowUnpacked(CpuTemplate):
 
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
-        return {"contraction": _known(operator)}
+        found = contraction_of_kind(operator, narrow=True)
+        return {"contraction": required(found, "contraction of narrow numbers")}
 
     def shared(self, stage: Stage) -> tuple[Shared, ...]:
         return (Shared(self.header, f"STRETTO_{self.name.upper()}", self._arguments()),)
@@ -132,19 +135,10 @@ class NarrowDots(NarrowUnpacked):
         self._write(nest, (), nest.number(stride(right, self.contraction.column)))
 
 
-def _known(operator: Operator) -> Contraction:
-    """Return the contraction that an operator is. Raise ValueError if it is none of narrow
-    numbers."""
-    found = contraction_of(operator)
-    if found is None or not found.is_narrow:
-        raise ValueError("the operator is no contraction of narrow numbers")
-    return found
-
-
 def _candidate(request: Request) -> Candidate | None:
     operator, costs, seconds = request.operator, request.costs, request.product_seconds
-    found = contraction_of(operator)
-    if found is None or not found.is_narrow:
+    found = contraction_of_kind(operator, narrow=True)
+    if found is None:
         return None
     _, right = found.operands(operator)
     several = costs.points(operator.dims[n] for n in found.rows) > 1

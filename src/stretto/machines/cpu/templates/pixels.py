@@ -20,7 +20,15 @@ from stretto.kernels.contraction import (
 from stretto.kernels.panels import PanelRead, PanelTemplate, channel_read, constant_layout, static
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import NestPrinter
-from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared, Strip
+from stretto.machines.cpu.template import (
+    Candidate,
+    CpuTemplate,
+    Family,
+    Request,
+    Shared,
+    Strip,
+    required,
+)
 from stretto.machines.statements import Do, Raw
 from stretto.machines.terms import Operand, Term, call, infix, joined, separated, variable
 
@@ -58,7 +66,8 @@ class _OnPixels(PanelTemplate, CpuTemplate):
 
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
-        return {"convolution": known(operator)}
+        found = pixel_convolution_of(operator)
+        return {"convolution": required(found, "convolution of images with contiguous channels")}
 
     @property
     def panel(self) -> int:
@@ -157,15 +166,6 @@ class GroupPixels(_OnPixels):
             place.call("group_pixels", place.image, weights, first, last, first, *self.constants)
 
 
-def known(operator: Operator) -> Convolution:
-    """Return the convolution that an operator is. Raise ValueError if its images lack contiguous
-    channels."""
-    found = pixel_convolution_of(operator)
-    if found is None:
-        raise ValueError("the operator is no convolution of images with contiguous channels")
-    return found
-
-
 def _candidate(request: Request) -> Candidate | None:
     operator, costs = request.operator, request.costs
     conv, channel = pixel_convolution_of(operator), len(operator.dims) - 1
@@ -192,7 +192,6 @@ def _candidate(request: Request) -> Candidate | None:
     rows = len(operator.dims) == 4 and operator.dims[1] != 1
     multiples = (1, 1, 0, step) if rows else (*(1 for _ in operator.dims[1:]), step)
     packed = panels.nbytes
-    reading = packed / costs.memory_bandwidth if packed > costs.cache_bytes else 0.0
     seconds = max(request.product_seconds, packed / costs.bandwidth)
     if kind is DepthwisePixels:
         seconds *= DEPTHWISE_FACTOR
@@ -203,7 +202,7 @@ def _candidate(request: Request) -> Candidate | None:
         last=channel,
         repeated=BROADCASTS,
         rows=tuple(range(channel)),
-        reading=reading,
+        reading=costs.reading_seconds(packed),
     )
 
 

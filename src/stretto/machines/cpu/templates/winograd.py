@@ -24,7 +24,6 @@ from stretto.device.operator import Operator, Stage
 from stretto.kernels.channels_last import pixel_convolution_of
 from stretto.kernels.contraction import Convolution, loads_of
 from stretto.kernels.panels import PackedTemplate, static
-from stretto.machines.cpu.costs import CpuCosts
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import NestPrinter
 from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared
@@ -193,7 +192,7 @@ def _candidate(request: Request) -> Candidate | None:
     if conv is None:
         return None
     weights, best = weights_of(operator), None
-    least = max(request.product_seconds, reading_seconds(weights.nbytes, costs))
+    least = max(request.product_seconds, costs.reading_seconds(weights.nbytes))
     lines = (TILES,) if _has_tiles(conv) else [line for line in LINES if _suits(conv, line)]
     for line, side in product(lines, SIDES):
         computing, reading = _seconds(request, conv, side, line)
@@ -238,7 +237,7 @@ def _seconds(request: Request, conv: Convolution, side: int, line: int) -> tuple
     share = positions * tiles / max(taps * size, 1)
     nbytes = weights_of(request.operator).nbytes * positions // taps
     seconds = request.product_seconds * share * (1 + transforms)
-    return seconds, reading_seconds(nbytes, request.costs)
+    return seconds, request.costs.reading_seconds(nbytes)
 
 
 def panel_of(conv: Convolution, units: int, panels: Sequence[int]) -> tuple[int, int]:
@@ -250,12 +249,6 @@ def panel_of(conv: Convolution, units: int, panels: Sequence[int]) -> tuple[int,
     share = ceil(conv.out_channels / VECTOR / units)
     width = next(n for n in panels if ceil(share / n) * n - share <= share * UNEVEN)
     return width * VECTOR, ceil(share / width) * width * VECTOR
-
-
-def reading_seconds(size: int, costs: CpuCosts) -> float:
-    """Return the seconds of reading weights of this size from beyond the second-level cache; 0 if
-    they fit."""
-    return size / costs.memory_bandwidth if size > costs.cache_bytes else 0.0
 
 
 def _rows(request: Request, conv: Convolution, side: int) -> int:
