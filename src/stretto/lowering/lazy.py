@@ -344,9 +344,15 @@ def select(lazy: Lazy, dim: int, position: Index | int) -> Lazy:
 def narrow(lazy: Lazy, dim: int, start: Index | int, length: Extent, step: int = 1) -> Lazy:
     """Return `length` elements of a dim from `start` on, `step` apart."""
     shape = (*lazy.shape[:dim], length, *lazy.shape[dim + 1 :])
+    return lazy.view(shape, *window(shape, dim, Index.of(start), step))
+
+
+def window(shape: tuple[Extent, ...], dim: int, start: Index, step: int = 1) -> list[Index]:
+    """Return the positions of the elements of a part in the whole, where they begin at `start` of a
+    dim and are `step` apart."""
     indices = list(variables(shape))
-    indices[dim] = indices[dim] * step + Index.of(start)
-    return lazy.view(shape, *indices)
+    indices[dim] = indices[dim] * step + start
+    return indices
 
 
 # ---- Concatenations and stacks whose parts are themselves concatenations or stacks ------------

@@ -22,6 +22,7 @@ from stretto.lowering.lazy import (
     select,
     stored,
     variables,
+    window,
 )
 from stretto.lowering.rules import Call, Decline, rule, static_dims
 from stretto.ops.arguments import argument
@@ -340,9 +341,7 @@ def joined(call: Call, parts: list[Lazy], dim: int) -> Lazy:
     place = _place(call.low, call.result)
     start = Index()
     for part in parts:
-        indices = list(variables(part.shape))
-        indices[dim] = indices[dim] + start
-        target = place.at(*indices)
+        target = place.at(*window(part.shape, dim, start))
         assert isinstance(target, Load)
         if part.expr != target:
             call.low.write("copy", part.shape, cast(part.expr, place.dtype), target.access)
