@@ -104,6 +104,11 @@ def rewrite_block(
     return changed
 
 
+def rewrite_program(program: Program, visit: Visit) -> bool:
+    """Rewrite all functions as `rewrite_block` does; return True if something changed."""
+    return sum(rewrite_block(function.body, visit) for function in program.functions.values()) > 0
+
+
 def narrow(op: IfOp | ForOp | WhileOp, keep: Sequence[bool]) -> None:
     """Remove the results whose `keep` is False, and the values that an if yields or a loop carries
     for them."""

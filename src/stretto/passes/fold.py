@@ -29,7 +29,7 @@ from stretto.errors import RunError, VerifyError
 from stretto.interp.interpreter import evaluate
 from stretto.ir.core import Op, Program, Value, argument_values, map_argument
 from stretto.ir.ops import CheckOp, ConstantOp, ForOp, IfOp, LiteralOp, TensorOp, WhileOp
-from stretto.ir.rewrite import Definitions, Replacement, inline_block, rewrite_block
+from stretto.ir.rewrite import Definitions, Replacement, inline_block, rewrite_program
 from stretto.ir.sizes import Size
 from stretto.ir.symbols import symbols_of_op
 from stretto.ir.types import INDEX
@@ -49,11 +49,7 @@ class FoldConstants:
     name: ClassVar[str] = "fold"
 
     def apply(self, program: Program) -> bool:
-        folder = _Folder(program, self.max_bytes)
-        changed = [
-            rewrite_block(function.body, folder.visit) for function in program.functions.values()
-        ]
-        return any(changed)
+        return rewrite_program(program, _Folder(program, self.max_bytes).visit)
 
 
 def keep_reason(op: TensorOp, definitions: Definitions, max_bytes: int) -> str | None:

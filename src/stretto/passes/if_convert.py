@@ -23,7 +23,7 @@ from typing import ClassVar
 
 from stretto.ir.core import Op, Program
 from stretto.ir.ops import ConstantOp, ForOp, IfOp, LiteralOp, TensorOp
-from stretto.ir.rewrite import Definitions, Replacement, all_blocks, rewrite_block
+from stretto.ir.rewrite import Definitions, Replacement, all_blocks, rewrite_program
 from stretto.ir.types import TensorType
 from stretto.ops.infer import tensor_op
 from stretto.passes.analyses.ops import (
@@ -62,8 +62,7 @@ class IfConvert:
                 return None
             return _converted(op, op in dear, costs, program.remarks)
 
-        changed = [rewrite_block(item.body, visit) for item in program.functions.values()]
-        return any(changed)
+        return rewrite_program(program, visit)
 
 
 def _batched(program: Program) -> set[Op]:
