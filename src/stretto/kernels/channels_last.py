@@ -39,7 +39,7 @@ from stretto.device.expr import (
 from stretto.device.forms import Items, LeafItem
 from stretto.device.operator import Combine, LibraryCall, Operator, beside
 from stretto.device.regions import call_buffers
-from stretto.device.tree import Call, Node, Tree, TreeFunction, inputs, leaves, rotating, walk
+from stretto.device.tree import Node, Tree, TreeFunction, control_buffers, leaves, walk
 from stretto.kernels.contraction import (
     Convolution,
     convolution_of,
@@ -163,11 +163,7 @@ def _free_images(function: TreeFunction[Items]) -> set[Buffer]:
 
 def _held(body: Node[Items]) -> set[Buffer]:
     """Return the buffers that control nodes and leaf items other than operators access."""
-    held = rotating(body)
-    for node in walk(body):
-        held |= {load.access.buffer for value in inputs(node) for load in loads(value)}
-        if isinstance(node, Call):
-            held |= {access.buffer for _, access in node.tensors}
+    held = {buffer for node in walk(body) for buffer in control_buffers(node)}
     for items in leaves(body):
         for item in items:
             match item:

@@ -31,7 +31,7 @@ from stretto.device.program import (
     sized_bytes,
 )
 from stretto.device.regions import Interval
-from stretto.device.tree import Call, Leaf, Node, TreeFunction, is_parallel, rotation, walk
+from stretto.device.tree import Leaf, Node, TreeFunction, is_parallel, renamed, walk
 from stretto.errors import ScheduleError
 from stretto.ir.size_bounds import maximum
 from stretto.ir.sizes import Maximum, Size, usual_value
@@ -227,14 +227,9 @@ def private_buffers(function: TreeFunction[LeafPlan]) -> frozenset[str]:
 
 def _touched(node: Node[LeafPlan]) -> Iterator[str]:
     """Yield the names of the buffers that a node accesses, without its descendants."""
-    yield from (buffer.name for pair in rotation(node) for buffer in pair)
-    match node:
-        case Leaf(plan):
-            yield from (region.buffer.name for region in plan.regions)
-        case Call(tensors=tensors):
-            yield from (access.buffer.name for _, access in tensors)
-        case _:
-            pass
+    yield from (buffer.name for buffer in renamed(node))
+    if isinstance(node, Leaf):
+        yield from (region.buffer.name for region in node.body.regions)
 
 
 def _blocks(

@@ -100,10 +100,7 @@ def _units(placed: Placed) -> set[int]:
 
 def _other_names(function: tree.TreeFunction[LeafPlan]) -> Iterator[str]:
     """Yield the lists that are bound to params or rotated, and so have another name for a while."""
-    for node in tree.walk(function.body):
-        if isinstance(node, tree.Call):
-            yield from (access.buffer.name for _, access in node.tensors)
-        yield from tree.swaps(tree.rotation(node))
+    return (b.name for node in tree.walk(function.body) for b in tree.renamed(node))
 
 
 Walked = tuple[tree.Node[LeafWaits], Pending]

@@ -31,7 +31,6 @@ from stretto.device.runs import (
     functions_in_parallel_loops,
 )
 from stretto.device.tree import (
-    Call,
     For,
     Leaf,
     Let,
@@ -44,6 +43,7 @@ from stretto.device.tree import (
     children,
     is_parallel,
     leaves,
+    renamed,
     rotation,
     walk,
 )
@@ -258,14 +258,9 @@ def _outside(function: TreeFunction[Schedule], touched: ItemRegions) -> Iterator
     for node in walk(function.body):
         if id(node) in inside:
             continue
-        yield from (buffer.name for pair in rotation(node) for buffer in pair)
-        match node:
-            case Leaf(schedule):
-                for name in schedule.kernels:
-                    yield from (region.buffer.name for region in touched.kernel(name))
-                for item in schedule.statements:
-                    yield from (region.buffer.name for region in touched.regions(item))
-            case Call(tensors=tensors):
-                yield from (access.buffer.name for _, access in tensors)
-            case _:
-                pass
+        yield from (buffer.name for buffer in renamed(node))
+        if isinstance(node, Leaf):
+            for name in node.body.kernels:
+                yield from (region.buffer.name for region in touched.kernel(name))
+            for item in node.body.statements:
+                yield from (region.buffer.name for region in touched.regions(item))

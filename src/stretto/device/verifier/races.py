@@ -36,7 +36,7 @@ from stretto.device.tree import (
     calls,
     is_parallel,
     leaves,
-    rotation,
+    renamed,
     swaps,
     walk,
 )
@@ -122,7 +122,7 @@ def own_lists(program: DeviceProgram, touched: ItemRegions) -> frozenset[str]:
     units: dict[str, set[int]] = {}
     shared: set[str] = set()
     for function in program.tree.functions:
-        shared.update(_renamed(function.body))
+        shared.update(b.name for node in walk(function.body) for b in renamed(node))
         if function.name != "main":
             for schedule in leaves(function.body):
                 for name, unit in _accesses(schedule, touched):
@@ -160,16 +160,6 @@ def _accesses(schedule: Schedule, touched: ItemRegions) -> set[tuple[str, int]]:
         for region in touched.regions(item)
         if region.buffer.kind == "list"
     }
-
-
-def _renamed(body: Node[Schedule]) -> set[str]:
-    """Return the names of buffers that are bound to parameters or rotated."""
-    found: set[str] = set()
-    for node in walk(body):
-        found.update(swaps(rotation(node)))
-        if isinstance(node, Call):
-            found.update(access.buffer.name for _, access in node.tensors)
-    return found
 
 
 # ---- Pending accesses.
