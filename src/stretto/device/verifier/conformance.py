@@ -102,9 +102,8 @@ class _Comparison:
     # ---- leaves --------------------------------------------------------------------------------
     def _leaf(self, schedule: Schedule, body: Body) -> None:
         kernels = {item.name: (n, item) for n, item in enumerate(body) if isinstance(item, Kernel)}
-        runs = {i.kernel for items in schedule.units for i in items if isinstance(i, Run)}
-        if runs != kernels.keys():
-            name = min(runs ^ kernels.keys())
+        if schedule.kernels != kernels.keys():
+            name = min(schedule.kernels ^ kernels.keys())
             there = "does not run" if name in kernels else "runs"
             raise VerifyError(f"a leaf {there} kernel {name}, unlike its source")
         for name, (_, kernel) in kernels.items():
