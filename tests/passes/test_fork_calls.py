@@ -11,9 +11,9 @@ from torch import Tensor
 
 import stretto
 from stretto.errors import RunError
+from stretto.ir.calls import called_from
 from stretto.ir.core import Program
 from stretto.ir.ops import CallOp, ForOp, IfOp
-from stretto.ir.verifier import called_from
 from stretto.machines.cpu.costs import CPU_COSTS
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.options import Options
@@ -237,7 +237,7 @@ def test_in_a_recursion_of_all_units() -> None:
     (loop,) = [
         op for op in after.functions["walked"].body.walk() if isinstance(op, ForOp) and op.parallel
     ]
-    assert called_from(after, loop) == {"total_apart"}
+    assert called_from(after, [loop]) == {"total_apart"}
     backends.check(after, list(inputs), units=(1, 2, 7), native=(2,))
 
 

@@ -1,6 +1,7 @@
 """Inlining of calls."""
 
-from stretto.passes.inline import InlineFunctions, recursive_functions
+from stretto.ir.calls import recursive_functions
+from stretto.passes.inline import InlineFunctions
 from tests.support import check_pass, check_unchanged, program_of
 
 INLINE = InlineFunctions()

@@ -11,9 +11,9 @@ from torch import Tensor
 
 import stretto
 from stretto.errors import RunError
+from stretto.ir.calls import called_from
 from stretto.ir.core import Program
 from stretto.ir.ops import WhileOp
-from stretto.ir.verifier import called_from
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.options import Options
 from stretto.passes.manager import Target
@@ -186,7 +186,7 @@ def trees(count: int = 5, nodes: int = 15) -> tuple[Tensor, ...]:
 
 
 def functions_apart(program: Program) -> set[str]:
-    return {name for loop in parallel(program) for name in called_from(program, loop)}
+    return called_from(program, parallel(program))
 
 
 @pytest.mark.parametrize("seed", every(5, range(6)))

@@ -12,13 +12,13 @@ import stretto
 from stretto.device.costs import HOST_COSTS
 from stretto.errors import RunError
 from stretto.interp.interpreter import run
+from stretto.ir.calls import recursive_functions
 from stretto.ir.core import Program
 from stretto.ir.ops import CallOp
 from stretto.ir.text import print_program
 from stretto.ir.verifier import verify
 from stretto.machines.cuda.costs import CudaCosts
 from stretto.options import Options
-from stretto.passes.inline import recursive_functions
 from stretto.passes.manager import Target, run_passes
 from stretto.passes.unroll_recursion import MOST_OPS, UnrollRecursion
 from tests.property.programs import programs

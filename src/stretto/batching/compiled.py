@@ -22,7 +22,6 @@ from stretto.batching.frontend.guards import ReadGuards, TensorGuards
 from stretto.batching.host.program import Flat, HostProgram
 from stretto.batching.host.tables import layout
 from stretto.batching.levels.program import LevelProgram
-from stretto.batching.levels.tables import Tables
 from stretto.batching.passes.pipeline import BatchPasses, run_passes
 from stretto.batching.program import InstanceProgram
 from stretto.batching.serving import Failure, Outcome, Value
@@ -273,11 +272,8 @@ class CompiledBatch:
             self._grow(run.needed_rows())
             begin = perf_counter()
             assert self.levels is not None
-            given = Tables(
-                tables.steps, tables.indices, tables.numbers, tables.largest, tables.longest
-            )
             try:
-                self.pools = self.levels.run(given, self.pools)
+                self.pools = self.levels.run(tables, self.pools)
             except Exception as error:
                 raise LaunchStopped(error) from None
             times.execute += perf_counter() - begin

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TypeVar
 
+from stretto.components import Partition
 from stretto.device.expr import Access, Buffer
 from stretto.device.program import DeviceProgram, Schedule
 from stretto.device.tree import Tree, TreeFunction, calls, rotation, walk
@@ -24,13 +25,12 @@ Bound = tuple[Buffer, Access]
 """A param, and the memory that a call binds it to."""
 
 
-def rotation_groups(function: TreeFunction[L]) -> dict[Buffer, tuple[Buffer, ...]]:
-    """Return the buffers that loops rotate among each other, for each of them."""
-    groups: dict[Buffer, tuple[Buffer, ...]] = {}
+def rotation_groups(function: TreeFunction[L]) -> Partition[Buffer]:
+    """Return the sets of buffers that loops rotate among each other."""
+    groups = Partition[Buffer]()
     for node in walk(function.body):
         for pair in rotation(node):
-            joined = tuple(dict.fromkeys(b for one in pair for b in groups.get(one, (one,))))
-            groups |= dict.fromkeys(joined, joined)
+            groups.join(*pair)
     return groups
 
 
@@ -51,7 +51,7 @@ def bindings(tree: Tree[L]) -> dict[str, Bindings]:
             )
             for memory, given in bound:
                 before = len(memory)
-                for buffer in group.get(given, (given,)):
+                for buffer in group.members(given):
                     if buffer.kind == "param":
                         memory |= own[buffer]
                     elif buffer.kind not in IN_FRAMES:
@@ -96,7 +96,7 @@ class Aliasing:
     function: TreeFunction[Schedule]
     bindings: Bindings
     pairs: Collection[frozenset[Buffer]] = ()
-    groups: dict[Buffer, tuple[Buffer, ...]] = field(init=False)
+    groups: Partition[Buffer] = field(init=False)
     _known: dict[tuple[Buffer, Buffer], bool] = field(
         default_factory=dict[tuple[Buffer, Buffer], bool], init=False
     )
@@ -114,9 +114,9 @@ class Aliasing:
             return self.program.tree.externals
         return [other for other in bound if other is not None]
 
-    def group(self, buffer: Buffer) -> tuple[Buffer, ...]:
+    def group(self, buffer: Buffer) -> list[Buffer]:
         """Return the buffers whose memory a name may refer to after rotations."""
-        return self.groups.get(buffer, (buffer,))
+        return self.groups.members(buffer)
 
     def may_share(self, a: Buffer, b: Buffer) -> bool:
         """Return True if two names may refer to overlapping memory."""

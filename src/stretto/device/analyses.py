@@ -22,7 +22,7 @@ from stretto.device.flow import Backward
 from stretto.device.operator import Stage
 from stretto.device.program import DeviceProgram, Item, Schedule, Signal, Wait
 from stretto.device.regions import statement_regions
-from stretto.device.tree import Call, Node, Rotation, leaves, swaps
+from stretto.device.tree import Call, Node, Rotation, swaps
 
 L = TypeVar("L")
 
@@ -52,8 +52,8 @@ def awaited_ends(program: DeviceProgram) -> Mapping[int, Units]:
 
 def has_waits(program: DeviceProgram) -> bool:
     """Return True if any unit waits for another one."""
-    schedules = (s for function in program.tree.functions for s in leaves(function.body))
-    return any(isinstance(item, Wait) for s in schedules for items in s.units for item in items)
+    leaves = program.tree.leaves()
+    return any(isinstance(item, Wait) for s in leaves for items in s.units for item in items)
 
 
 def ends_in_call(program: DeviceProgram) -> bool:

@@ -127,14 +127,15 @@ def part(mask: Mask, region: Region) -> Mask:
     return mask.reshape(shape)[(*box, ...)]
 
 
-def _numbers(part: Part) -> Interval:
+def numbers(part: Part, size: int = ALL) -> Interval:
+    """Return the interval of a part of a dim of this size, in tiles for a piece."""
     if isinstance(part, Piece):
         return part.first, part.last
-    return (0, ALL) if part is None else part
+    return (0, size) if part is None else part
 
 
 def _limits(boxes: Sequence[Box], dims: int) -> Limits:
-    rows = [[_numbers(part) for part in box] for box in boxes]
+    rows = [[numbers(part) for part in box] for box in boxes]
     return np.array(rows, np.int64).reshape(len(boxes), dims, 2)
 
 

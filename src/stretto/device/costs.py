@@ -212,6 +212,15 @@ class CostModel:
         """Return the number of elements of a box."""
         return prod((self.size(extent) for extent in extents), start=1)
 
+    def user_seconds(self, operator: Operator) -> float:
+        """Return the time of one element of an operator that calls a user's kernel."""
+        kernel = kernel_of(operator)
+        nbytes = kernel.nbytes
+        if nbytes is None:
+            found = {load.access.buffer for load in operator.reads()} | {operator.out.buffer}
+            nbytes = sum(buffer.dtype.itemsize for buffer in found)
+        return max(kernel.operations * self.element_seconds, nbytes / self.bandwidth)
+
     def is_cheap(self, expr: Expr) -> bool:
         """Return True if an expression is cheap enough to recompute at every use."""
         return count_applies(expr) <= self.cheap_applies and not _is_expensive(expr)

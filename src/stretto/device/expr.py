@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import prod
 from typing import ClassVar
 
 from stretto.ir.size_bounds import maximum
@@ -156,10 +157,7 @@ class Buffer:
     @property
     def elements(self) -> int:
         """Number of elements, with dims that are not numbers counted as 1."""
-        total = 1
-        for dim in self.shape:
-            total *= dim if isinstance(dim, int) else 1
-        return total
+        return prod(dim for dim in self.shape if isinstance(dim, int))
 
     @property
     def nbytes(self) -> int:

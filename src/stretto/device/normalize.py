@@ -37,7 +37,6 @@ from stretto.device.tree import (
     children,
     is_parallel,
     joined,
-    leaves,
     map_leaves,
     map_tree,
     rebuilt,
@@ -136,9 +135,7 @@ def sequential(tree: Tree[Body]) -> program.DeviceProgram:
 
 def tree_kernels(tree: Tree[Body]) -> Iterator[Kernel]:
     """Yield all kernels, in the order of the text."""
-    for function in tree.functions:
-        for body in leaves(function.body):
-            yield from (item for item in body if isinstance(item, Kernel))
+    return (item for body in tree.leaves() for item in body if isinstance(item, Kernel))
 
 
 def single_kernels(tree: Tree[Items]) -> Tree[Body]:

@@ -114,7 +114,7 @@ class Plan:
     @property
     def decides_on_host(self) -> bool:
         """True if the host reads a value from the device between two launches."""
-        nodes = [node for function in self.tree.functions for node in walk(function.body)]
+        nodes = list(self.tree.walk())
         libraries = [n.body for n in nodes if isinstance(n, Leaf) and isinstance(n.body, Library)]
         return (
             any(isinstance(n, Call) or (reads(n) and not is_predicated(n)) for n in nodes)
@@ -169,7 +169,7 @@ def units_wait(program: DeviceProgram, rotated: Collection[Buffer]) -> bool:
 def busy_units(program: DeviceProgram) -> int:
     """Return the number of leading units that have tasks; in a launch without waits the others do
     nothing."""
-    nodes = [node for function in program.tree.functions for node in walk(function.body)]
+    nodes = list(program.tree.walk())
     if any(map(is_parallel, nodes)):
         return program.units
     schedules = [node.body for node in nodes if isinstance(node, Leaf)]

@@ -225,8 +225,7 @@ class DeviceProgram:
 
 def has_parallel(program: DeviceProgram) -> bool:
     """Return True if the program has several units and a parallel loop."""
-    nodes = (node for function in program.tree.functions for node in walk(function.body))
-    return program.units > 1 and any(map(is_parallel, nodes))
+    return program.units > 1 and any(map(is_parallel, program.tree.walk()))
 
 
 def assigned_registers(node: Node[Schedule]) -> Iterator[Reg]:

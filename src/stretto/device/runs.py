@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from stretto.components import reachable
 from stretto.device.costs import CostModel
 from stretto.device.expr import Const, Position
 from stretto.device.tree import (
@@ -21,7 +22,6 @@ from stretto.device.tree import (
     children,
     is_parallel,
     iterations,
-    walk,
 )
 from stretto.ir.sizes import Symbol, usual_value
 
@@ -75,6 +75,11 @@ def called(node: Node[L]) -> set[str]:
     return {call.function for call in calls(node)}
 
 
+def call_graph(functions: Iterable[TreeFunction[L]]) -> dict[str, set[str]]:
+    """Map each function to the functions that it calls directly."""
+    return {function.name: called(function.body) for function in functions}
+
+
 def called_outside_parallel_loops(node: Node[L]) -> set[str]:
     """Return the functions that a node calls directly, except in its parallel loops."""
     if is_parallel(node):
@@ -87,26 +92,18 @@ def called_outside_parallel_loops(node: Node[L]) -> set[str]:
 def reached(name: str, callees: Mapping[str, set[str]]) -> set[str]:
     """Return the functions that a call of `name` can reach, including `name` itself if it is
     recursive."""
-    seen: set[str] = set()
-    waiting = [name]
-    while waiting:
-        new = callees[waiting.pop()] - seen
-        seen |= new
-        waiting.extend(new)
-    return seen
+    return reachable(callees[name], callees)
 
 
 def functions_in_parallel_loops(tree: Tree[L]) -> frozenset[str]:
     """Return the functions reachable from parallel loops: each unit runs them by itself."""
-    callees = {function.name: called(function.body) for function in tree.functions}
-    nodes = (node for function in tree.functions for node in walk(function.body))
-    names = {name for node in nodes if is_parallel(node) for name in called(node)}
-    return frozenset(names.union(*(reached(name, callees) for name in names)))
+    names = {name for node in tree.walk() if is_parallel(node) for name in called(node)}
+    return frozenset(reachable(names, call_graph(tree.functions)))
 
 
 def recursive_functions(tree: Tree[L]) -> set[str]:
     """Return the functions that can have several activations at a time."""
-    callees = {function.name: called(function.body) for function in tree.functions}
+    callees = call_graph(tree.functions)
     return {name for name in callees if name in reached(name, callees)}
 
 

@@ -155,7 +155,7 @@ OPERATOR = record(
     source=STRING,
     origin=NAME,
 )
-SPAN = record(Span, "{extent}[ @ {grid}][ + {offset}]")
+record(Span, "{extent}[ @ {grid}][ + {offset}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,14 +336,14 @@ HOST_FUNCTION = pair(
 )
 
 # ---- the interface of all forms --------------------------------------------------------------
-LOCATION = record(
+record(
     SourceLocation,
     "{file} {line}[ column {column}][ to {end_column}][ in {function}][ module {module}]",
     file=STRING,
     function=STRING,
     module=STRING,
 )
-FAILURE = record(Failure, "{error} {message}[ added {added}]", message=STRING)
+record(Failure, "{error} {message}[ added {added}]", message=STRING)
 STOP = record(Stop, "stop {failure}[ at {location}]", defaults={"location": None})
 STRIDED = pair("{left} by {right}", INTEGER, INTEGER)
 PACKING = record(

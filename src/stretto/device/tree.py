@@ -15,7 +15,17 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Generic, TypeGuard, TypeVar, cast
 
-from stretto.device.expr import Access, Buffer, Expr, Index, Position, Reg, constant, expr_regs
+from stretto.device.expr import (
+    Access,
+    Buffer,
+    Expr,
+    Index,
+    Position,
+    Reg,
+    constant,
+    expr_regs,
+    loads,
+)
 
 L = TypeVar("L")
 M = TypeVar("M")
@@ -189,6 +199,13 @@ class Tree(Generic[L]):
     def main(self) -> TreeFunction[L]:
         return self.function("main")
 
+    def walk(self) -> Iterator[Node[L]]:
+        """Iterate over the nodes of all functions, in the order of the text."""
+        return (node for function in self.functions for node in walk(function.body))
+
+    def leaves(self) -> Iterator[L]:
+        return (leaf for function in self.functions for leaf in leaves(function.body))
+
 
 def children(node: Node[L]) -> tuple[Node[L], ...]:
     """Return the nodes directly below a node, in execution order."""
@@ -269,6 +286,21 @@ def rotating(node: Node[L]) -> set[Buffer]:
 def swaps(pairs: Rotation) -> dict[str, Buffer]:
     """Map each name of a rotation to the buffer that takes its place in the next iteration."""
     return {a.name: b for pair in pairs for a, b in (pair, pair[::-1])}
+
+
+def renamed(node: Node[L]) -> Iterator[Buffer]:
+    """Iterate over the buffers that get another name: those that a loop rotates, and those that a
+    call binds to params."""
+    yield from (buffer for pair in rotation(node) for buffer in pair)
+    if isinstance(node, Call):
+        yield from (access.buffer for _, access in node.tensors)
+
+
+def control_buffers(node: Node[L]) -> Iterator[Buffer]:
+    """Iterate over the buffers that a node itself reads or renames, without the contents of
+    leaves."""
+    yield from (load.access.buffer for value in inputs(node) for load in loads(value))
+    yield from renamed(node)
 
 
 def inputs(node: Node[L]) -> tuple[Expr, ...]:

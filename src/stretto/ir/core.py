@@ -118,6 +118,12 @@ class Op:
         for name in argument_fields(type(self)):
             setattr(self, name, map_argument(getattr(self, name), lookup))
 
+    def walk(self) -> Iterator[Op]:
+        """Iterate over the op and all ops in its blocks, in order, outer before inner."""
+        yield self
+        for block in self.blocks:
+            yield from block.walk()
+
 
 @cache
 def argument_fields(kind: type[Op]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -41,14 +42,11 @@ def clone_block(block: Block, mapping: dict[Value, Value]) -> Block:
     return Block(params, ops, tuple(mapping.get(value, value) for value in block.yields))
 
 
-def clone_function(function: Function, name: str | None = None) -> Function:
-    """Return a copy that shares no value with the original."""
-    return Function(name or function.name, clone_block(function.body, {}))
-
-
 def clone_program(program: Program) -> Program:
     """Return a copy that may be changed freely; the constant tensors and the remarks are shared."""
-    functions = {name: clone_function(item) for name, item in program.functions.items()}
+    functions = {
+        name: Function(name, clone_block(item.body, {})) for name, item in program.functions.items()
+    }
     folded = Folded(set(program.folded.sources), set(program.folded.results))
     constants = dict(program.constants)
     return replace(program, functions=functions, constants=constants, folded=folded)
@@ -69,11 +67,10 @@ def substitute(block: Block, mapping: Mapping[Value, Value]) -> None:
     """
     if not mapping:
         return
-    for op in block.walk():
-        op.substitute(lambda value: mapping.get(value, value))
-        for nested in op.blocks:
-            nested.yields = tuple(mapping.get(value, value) for value in nested.yields)
-    block.yields = tuple(mapping.get(value, value) for value in block.yields)
+    for item in all_blocks(block):
+        for op in item.ops:
+            op.substitute(lambda value: mapping.get(value, value))
+        item.yields = tuple(mapping.get(value, value) for value in item.yields)
 
 
 def rewrite_block(
@@ -107,6 +104,11 @@ def rewrite_block(
     return changed
 
 
+def rewrite_program(program: Program, visit: Visit) -> bool:
+    """Rewrite all functions as `rewrite_block` does; return True if something changed."""
+    return sum(rewrite_block(function.body, visit) for function in program.functions.values()) > 0
+
+
 def narrow(op: IfOp | ForOp | WhileOp, keep: Sequence[bool]) -> None:
     """Remove the results whose `keep` is False, and the values that an if yields or a loop carries
     for them."""
@@ -135,17 +137,18 @@ def all_blocks(block: Block) -> Iterator[Block]:
             yield from all_blocks(nested)
 
 
+def block_reads(block: Block) -> Iterator[Value]:
+    """Iterate over every read of a value in a block and the blocks inside it, once per read."""
+    for item in all_blocks(block):
+        for op in item.ops:
+            yield from op.operands
+        yield from item.yields
+
+
 def uses(block: Block) -> dict[Value, int]:
     """Count how often the block reads each value, in ops, nested ops and yields. Unread values are
     absent."""
-    counts: dict[Value, int] = {}
-    for item in all_blocks(block):
-        for value in item.yields:
-            counts[value] = counts.get(value, 0) + 1
-        for op in item.ops:
-            for value in op.operands:
-                counts[value] = counts.get(value, 0) + 1
-    return counts
+    return Counter(block_reads(block))
 
 
 def users(block: Block) -> dict[Value, list[Op]]:
@@ -174,12 +177,7 @@ def defined_values(block: Block) -> Iterator[Value]:
 def free_values(block: Block) -> tuple[Value, ...]:
     """Return the values that the block reads but does not define, in order of first use."""
     inside = set(defined_values(block))
-    found: dict[Value, None] = {}
-    for item in all_blocks(block):
-        for op in item.ops:
-            found.update(dict.fromkeys(value for value in op.operands if value not in inside))
-        found.update(dict.fromkeys(value for value in item.yields if value not in inside))
-    return tuple(found)
+    return tuple(dict.fromkeys(value for value in block_reads(block) if value not in inside))
 
 
 def free_values_of_op(op: Op) -> tuple[Value, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 
 import torch
 
@@ -84,6 +85,11 @@ class TensorType:
     @property
     def is_static(self) -> bool:
         return all(isinstance(dim, int) for dim in self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes, symbolic dims counted as 1."""
+        return prod(dim for dim in self.shape if isinstance(dim, int)) * self.dtype.itemsize
 
     @property
     def is_scalar(self) -> bool:

@@ -6,11 +6,12 @@ Scope and signatures are checked for every op; the further rules of each op clas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any
 
 from stretto.errors import VerifyError
+from stretto.ir.calls import called_from, callees, outside_parallel
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.ops import (
     CallOp,
@@ -294,46 +295,16 @@ def for_parallel(program: Program, op: ForOp) -> str | None:
 def _calls_apart(program: Program, op: ForOp) -> str | None:
     """A function called in parallel iterations is run by one unit each time, so nothing else calls
     it."""
-    apart = called_from(program, op)
+    apart = called_from(program, [op])
     for name in apart & program.functions.keys():
-        if any(isinstance(inner, ForOp) and inner.parallel for inner in _ops(program, name)):
+        ops = program.functions[name].body.walk()
+        if any(isinstance(inner, ForOp) and inner.parallel for inner in ops):
             return f"@{name} has a parallel loop, but is called in another parallel loop"
     for name in program.functions.keys() - apart:
-        calls = {op.function for op in outside_parallel(program.functions[name].body)}
-        if both := sorted(calls & apart):
+        calls = callees(outside_parallel(program.functions[name].body))
+        if both := sorted(calls.keys() & apart):
             return f"@{both[0]} is called in parallel iterations and by @{name}"
     return None
-
-
-def _ops(program: Program, name: str) -> Iterator[Op]:
-    return program.functions[name].body.walk()
-
-
-def called_from(program: Program, op: Op) -> set[str]:
-    """Return the functions that an op or its blocks call, directly or through others."""
-    found: set[str] = set()
-    inner = (item for block in op.blocks for item in block.walk())
-    waiting = {call.function for call in (op, *inner) if _is_call(call)}
-    while waiting:
-        name = waiting.pop()
-        found.add(name)
-        ops = _ops(program, name) if name in program.functions else ()
-        waiting |= {op.function for op in ops if _is_call(op)} - found
-    return found
-
-
-def _is_call(op: Op) -> TypeGuard[CallOp]:
-    return isinstance(op, CallOp)
-
-
-def outside_parallel(block: Block) -> Iterator[CallOp]:
-    """Iterate over the calls in a block that are not inside a parallel loop."""
-    for op in block.ops:
-        if isinstance(op, CallOp):
-            yield op
-        if not (isinstance(op, ForOp) and op.parallel):
-            for inner in op.blocks:
-                yield from outside_parallel(inner)
 
 
 def updates_its_row(op: ForOp, number: int) -> bool:

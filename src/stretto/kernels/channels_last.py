@@ -15,10 +15,11 @@ whose result must have another layout is copied.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
 from typing import TypeVar
 
+from stretto.components import Partition
 from stretto.device.expr import (
     Access,
     Apply,
@@ -38,7 +39,7 @@ from stretto.device.expr import (
 from stretto.device.forms import Items, LeafItem
 from stretto.device.operator import Combine, LibraryCall, Operator, beside
 from stretto.device.regions import call_buffers
-from stretto.device.tree import Call, Node, Tree, TreeFunction, inputs, leaves, rotating, walk
+from stretto.device.tree import Node, Tree, TreeFunction, control_buffers, leaves, walk
 from stretto.kernels.contraction import (
     Convolution,
     convolution_of,
@@ -121,36 +122,20 @@ def _is_supported(found: Convolution) -> bool:
 # ---- choice of images ------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Sets:
-    """Disjoint sets of buffers that share a layout."""
-
-    parents: dict[Buffer, Buffer] = field(default_factory=dict[Buffer, Buffer])
-
-    def root(self, buffer: Buffer) -> Buffer:
-        while (parent := self.parents.get(buffer, buffer)) != buffer:
-            buffer = parent
-        return buffer
-
-    def join(self, one: Buffer, other: Buffer) -> None:
-        self.parents[self.root(one)] = self.root(other)
-
-
 def _images(function: TreeFunction[Items]) -> set[Buffer]:
     """Return the locals whose layout changes: those of wanted convolutions, and those that
     operators access together with them."""
     free = _free_images(function)
-    sets = _Sets()
+    sharing = Partition[Buffer]()
     seeds: set[Buffer] = set()
     for operator in _function_operators(function):
         together = [b for b in _touched(operator) if b in free]
         for buffer in together[1:]:
             if len(buffer.shape) == len(together[0].shape):
-                sets.join(buffer, together[0])
+                sharing.join(together[0], buffer)
         if _is_wanted(operator):
             seeds |= free.intersection(_sides(operator))
-    roots = {sets.root(buffer) for buffer in seeds}
-    return {buffer for buffer in free if sets.root(buffer) in roots}
+    return {buffer for seed in seeds for buffer in sharing.members(seed)}
 
 
 def _sides(convolution: Operator) -> tuple[Buffer, Buffer]:
@@ -178,11 +163,7 @@ def _free_images(function: TreeFunction[Items]) -> set[Buffer]:
 
 def _held(body: Node[Items]) -> set[Buffer]:
     """Return the buffers that control nodes and leaf items other than operators access."""
-    held = rotating(body)
-    for node in walk(body):
-        held |= {load.access.buffer for value in inputs(node) for load in loads(value)}
-        if isinstance(node, Call):
-            held |= {access.buffer for _, access in node.tensors}
+    held = {buffer for node in walk(body) for buffer in control_buffers(node)}
     for items in leaves(body):
         for item in items:
             match item:

@@ -38,7 +38,7 @@ from stretto.device.user_kernels import whole_dims
 from stretto.ir.sizes import Size
 from stretto.kernels.channels_last import pixel_convolution_of
 from stretto.kernels.contraction import contraction_of, is_linear
-from stretto.kernels.groups import Box, Group, Grouped, Member, divisible, single
+from stretto.kernels.groups import Box, Group, Grouped, Member, divisible, single, tiled
 from stretto.remarks import Remarks
 
 # ---- Joining a consumer with its producers, if tasks stay independent -------------------------
@@ -86,11 +86,7 @@ def join(groups: list[Group], operator: Operator) -> Group | None:
         if not _covers(group, fixed, operator):
             return None
         members.extend(_rebase(group, fixed, kept))
-    box = tuple(
-        Span(extent, kept.index(n), 0) if n in kept else Span(extent)
-        for n, extent in enumerate(operator.dims)
-    )
-    return Group(tuple(operator.dims[n] for n in kept), (*members, Member(operator, (box,))))
+    return tiled(operator, kept, members)
 
 
 def _writes_apart(groups: list[Group], operator: Operator) -> bool:

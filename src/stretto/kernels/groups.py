@@ -6,7 +6,7 @@ dims, tied to the task's range of the grid.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from stretto.device.expr import Buffer, Extent, Reg, Var
@@ -53,11 +53,16 @@ def single(operator: Operator) -> Group:
         return Group((), (Member(operator, (tuple(Span(extent) for extent in operator.dims),)),))
     whole = whole_dims(operator)
     dims = [n for n, extent in enumerate(operator.dims) if extent != 1 and n not in whole]
-    spans = tuple(
+    return tiled(operator, dims)
+
+
+def tiled(operator: Operator, dims: Sequence[int], producers: Iterable[Member] = ()) -> Group:
+    """Return the group whose grid is some dims of an operator, with producers of what it reads."""
+    box = tuple(
         Span(extent, dims.index(n), 0) if n in dims else Span(extent)
         for n, extent in enumerate(operator.dims)
     )
-    return Group(tuple(operator.dims[n] for n in dims), (Member(operator, (spans,)),))
+    return Group(tuple(operator.dims[n] for n in dims), (*producers, Member(operator, (box,))))
 
 
 def divisible(operator: Operator) -> bool:

@@ -27,7 +27,7 @@ from stretto.device.expr import (
 from stretto.device.forms import Items, LeafItem, Packing
 from stretto.device.operator import Operator, Template
 from stretto.device.tree import Tree
-from stretto.kernels.contraction import factors, narrow_load, stride
+from stretto.kernels.contraction import Convolution, factors, loads_of, narrow_load, stride
 from stretto.kernels.groups import NewBuffers, replace_operators
 
 SizeAndStride = tuple[int, int]
@@ -64,17 +64,13 @@ class Packings:
         )
         source = access.buffer
         key = (source.slot, layout.start, outer, columns, depth, lanes, group)
-        if key not in self.found:
-            panels, steps = -(-columns[0] // lanes), prod(size for size, _ in depth)
-            sizes = (size for size, _ in outer)
-            shape = (*sizes, panels, -(-steps // group), lanes * group)
-            name = f"{source.name}.packed{len(self.found)}"
-            buffer = Buffer(name, source.dtype, shape, "constant", len(self.externals))
-            self.externals.append(buffer)
-            self.found[key] = Packing(
-                buffer, source, layout.start, outer, columns, depth, lanes, group=group
-            )
-        return self.found[key].buffer
+        panels, steps = -(-columns[0] // lanes), prod(size for size, _ in depth)
+        shape = (*(size for size, _ in outer), panels, -(-steps // group), lanes * group)
+
+        def packing(buffer: Buffer) -> Packing:
+            return Packing(buffer, source, layout.start, outer, columns, depth, lanes, group=group)
+
+        return self._added(key, source, shape, packing)
 
     def add_filters(self, source: Buffer, lanes: int, tile: int) -> Buffer:
         """Pack weights [out, in, 3, 3] as panels [(tile + 2)^2, out / lanes, in, lanes],
@@ -105,15 +101,27 @@ class Packings:
         line: int = 0,
     ) -> Buffer:
         key = (source.slot, "filters", lanes, tile, line)
+        steps = prod(size for size, _ in depth)
+        shape, outer = (places, -(-columns[0] // lanes), steps, lanes), ((places, 1),)
+
+        def packing(buffer: Buffer) -> Packing:
+            return Packing(buffer, source, 0, outer, columns, depth, lanes, tile, line=line)
+
+        return self._added(key, source, shape, packing)
+
+    def _added(
+        self,
+        key: tuple[object, ...],
+        source: Buffer,
+        shape: tuple[int, ...],
+        packing: Callable[[Buffer], Packing],
+    ) -> Buffer:
+        """Return the buffer of a layout; add it if it is new."""
         if key not in self.found:
-            steps = prod(size for size, _ in depth)
-            shape = (places, -(-columns[0] // lanes), steps, lanes)
             name = f"{source.name}.packed{len(self.found)}"
             buffer = Buffer(name, source.dtype, shape, "constant", len(self.externals))
             self.externals.append(buffer)
-            self.found[key] = Packing(
-                buffer, source, 0, ((places, 1),), columns, depth, lanes, tile, line=line
-            )
+            self.found[key] = packing(buffer)
         return self.found[key].buffer
 
 
@@ -289,6 +297,15 @@ class PanelTemplate(PackedTemplate):
 
     def executed(self, operator: Operator) -> Operator:
         return self.read(operator).executed()
+
+
+def channel_read(operator: Operator, panels: Buffer, conv: Convolution, dim: int) -> PanelRead:
+    """Return where a convolution reads its weights, packed by groups. dim: that of the channels of
+    the result."""
+    outer, column = (), Index.of(Var(dim))
+    if conv.groups > 1:
+        outer, column = (column // conv.per_group,), column % conv.per_group
+    return PanelRead(operator, panels, loads_of(operator)[0], outer, column)
 
 
 # ---- Packing of convolution weights in the order in which their images are read ---------------

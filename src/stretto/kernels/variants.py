@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from math import ceil
 from typing import Protocol, Self
@@ -140,16 +141,17 @@ def main_operator(group: Group, costs: CostModel) -> Operator:
     return max(operators, key=costs.work)
 
 
+def closed(items: OpenBody, choose: Callable[[Sequence[Variant]], Variant]) -> Body:
+    """Return the items with one variant of each kernel."""
+    return tuple(
+        item.closed(choose(item.variants)) if isinstance(item, OpenKernel) else item
+        for item in items
+    )
+
+
 def cheapest(tree: Tree[OpenBody], costs: CostModel) -> Tree[Body]:
     """Choose for every kernel the variant that takes the least time by itself."""
-
-    def leaf(items: OpenBody) -> Body:
-        return tuple(
-            item.closed(cheapest_of(item.variants, costs)) if isinstance(item, OpenKernel) else item
-            for item in items
-        )
-
-    return map_tree(tree, leaf)
+    return map_tree(tree, lambda items: closed(items, partial(cheapest_of, costs=costs)))
 
 
 def cheapest_of(variants: Iterable[Variant], costs: CostModel) -> Variant:

@@ -16,6 +16,7 @@ from stretto.device.operator import Operator
 from stretto.device.tree import Check, CheckCode, For, If, Let, Node, Seq, While, leaves
 from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import CallOp, CheckOp, ForOp, IfOp, TensorOp, WhileOp
+from stretto.ir.rewrite import block_reads
 from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size
 from stretto.ir.types import DType, ListType, TensorType
@@ -33,7 +34,6 @@ from stretto.lowering.targets import (
     finish,
     is_register,
 )
-from stretto.lowering.uses import block_reads
 from stretto.ops.properties import properties
 
 # ---- Carried tensors that a loop body only updates in place, so that one buffer is enough -----

@@ -31,6 +31,7 @@ from stretto.device.expr import (
 from stretto.device.functions import convert_number
 from stretto.ir.core import Block, Value
 from stretto.ir.ops import TensorOp
+from stretto.ir.rewrite import all_blocks
 from stretto.ir.sizes import Size
 from stretto.ir.types import DType
 from stretto.ops.arguments import argument
@@ -343,9 +344,15 @@ def select(lazy: Lazy, dim: int, position: Index | int) -> Lazy:
 def narrow(lazy: Lazy, dim: int, start: Index | int, length: Extent, step: int = 1) -> Lazy:
     """Return `length` elements of a dim from `start` on, `step` apart."""
     shape = (*lazy.shape[:dim], length, *lazy.shape[dim + 1 :])
+    return lazy.view(shape, *window(shape, dim, Index.of(start), step))
+
+
+def window(shape: tuple[Extent, ...], dim: int, start: Index, step: int = 1) -> list[Index]:
+    """Return the positions of the elements of a part in the whole, where they begin at `start` of a
+    dim and are `step` apart."""
     indices = list(variables(shape))
-    indices[dim] = indices[dim] * step + Index.of(start)
-    return lazy.view(shape, *indices)
+    indices[dim] = indices[dim] * step + start
+    return indices
 
 
 # ---- Concatenations and stacks whose parts are themselves concatenations or stacks ------------
@@ -393,17 +400,15 @@ class Joint:
 def joints(block: Block) -> dict[Value, Joint]:
     """Return the joined tensors that are, exactly once, a part of another joined tensor of the
     same block; nested blocks included."""
-    made = {op.result: op for op in _joining(block)}
     found = dict[Value, Joint]()
-    for op in made.values():
-        parts = _parts(op)
-        for number, part in enumerate(parts):
-            fits = part in made and part.tensor.dtype is op.result.tensor.dtype
-            if fits and parts.count(part) == 1:
-                found.setdefault(part, Joint(op, number))
-    for op in block.ops:
-        for inner in op.blocks:
-            found |= joints(inner)
+    for item in all_blocks(block):
+        made = {op.result: op for op in _joining(item)}
+        for op in made.values():
+            parts = _parts(op)
+            for number, part in enumerate(parts):
+                fits = part in made and part.tensor.dtype is op.result.tensor.dtype
+                if fits and parts.count(part) == 1:
+                    found.setdefault(part, Joint(op, number))
     return found
 
 

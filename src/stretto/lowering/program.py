@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from stretto.components import reachable
 from stretto.device.costs import HOST_COSTS, CostModel
 from stretto.device.expr import Apply, Buffer, Const, Expr, Index, Position, Reg, size_register
 from stretto.device.forms import Items, Lowered, Output, OutputList, OutputTensor, ProgramInterface
 from stretto.device.operator import DRAWS, Operator
-from stretto.device.runs import called, called_outside_parallel_loops, reached
+from stretto.device.runs import call_graph, called, called_outside_parallel_loops
 from stretto.device.tree import (
     Call,
     Check,
@@ -24,18 +25,19 @@ from stretto.device.tree import (
     is_parallel,
     leaves,
     rebuilt,
-    walk,
 )
 from stretto.device.user_kernels import kernel_for
 from stretto.errors import CodegenError, LibraryLayoutError, NotLowered
+from stretto.ir.calls import called_from
 from stretto.ir.core import Function, Op, Program, Value
-from stretto.ir.ops import CallOp, ConstantOp, LiteralOp, SizeOp, TensorOp
+from stretto.ir.ops import ConstantOp, LiteralOp, SizeOp, TensorOp
 from stretto.ir.sizes import Size
 from stretto.ir.types import DType, ListType, TensorType
+from stretto.lowering import emit
 from stretto.lowering.calls import Passed, passed, row_register, size_parameters
 from stretto.lowering.control import lower_control
 from stretto.lowering.function import LeftToTorch, Lowering, base_register
-from stretto.lowering.lazy import Lazy, cast, constant, joints, register_value, stored
+from stretto.lowering.lazy import Lazy, constant, joints, register_value, stored
 from stretto.lowering.library import is_left, library_call, lower_kernel
 from stretto.lowering.lists.slots import Externals, ListSlots, list_slots
 from stretto.lowering.lists.storage import list_storage
@@ -67,12 +69,13 @@ def settle_parallel(
     functions: Sequence[TreeFunction[Items]],
 ) -> tuple[TreeFunction[Items], ...]:
     """Return the functions with only those loops parallel whose calls a unit can run by itself."""
-    callees = {function.name: called(function.body) for function in functions}
+    graph = call_graph(functions)
     refused = {function.name for function in functions if not _runs_apart(function)}
     settled = tuple(functions)
     while True:
-        shared = refused | _called_outside(settled)
-        after = tuple(one.with_body(_settled(one.body, shared, callees)) for one in settled)
+        outside = {one.name: called_outside_parallel_loops(one.body) for one in settled}
+        shared = refused | reachable(("main",), outside)
+        after = tuple(one.with_body(_settled(one.body, shared, graph)) for one in settled)
         if after == settled:
             return settled
         settled = after
@@ -85,29 +88,12 @@ def _runs_apart(function: TreeFunction[Items]) -> bool:
     )
 
 
-def _reached(node: Node[Items], callees: dict[str, set[str]]) -> set[str]:
-    """Return the functions that a node calls, directly or through others."""
-    names = called(node)
-    return names.union(*(reached(name, callees) for name in names))
-
-
-def _called_outside(functions: Sequence[TreeFunction[Items]]) -> set[str]:
-    """Return `main` and the functions that it reaches by calls outside of parallel loops."""
-    bodies = {function.name: function.body for function in functions}
-    found, waiting = set[str](), ["main"]
-    while waiting:
-        name = waiting.pop()
-        found.add(name)
-        waiting += called_outside_parallel_loops(bodies[name]) - found
-    return found
-
-
-def _settled(node: Node[Items], shared: set[str], callees: dict[str, set[str]]) -> Node[Items]:
+def _settled(node: Node[Items], shared: set[str], graph: dict[str, set[str]]) -> Node[Items]:
     if isinstance(node, Leaf | Call):
         return node
     if is_parallel(node):
-        return replace(node, parallel=not _reached(node, callees) & shared)
-    return rebuilt(node, [_settled(child, shared, callees) for child in children(node)])
+        return replace(node, parallel=not reachable(called(node), graph) & shared)
+    return rebuilt(node, [_settled(child, shared, graph) for child in children(node)])
 
 
 # ---- Passing the bases of stacks: the last step of the lowering -------------------------------
@@ -122,10 +108,11 @@ def pass_bases(
 ) -> tuple[TreeFunction[Items], ...]:
     """Return the functions with bases as parameters. `used`: the stacks each uses itself; main
     gets none."""
-    stacks = {
-        name: tuple(sorted(found, key=lambda buffer: buffer.slot))
-        for name, found in _with_callees(functions, used).items()
-    }
+    graph = call_graph(functions)
+    stacks: dict[str, tuple[Buffer, ...]] = {}
+    for name in graph:
+        found = {buffer for callee in reachable((name,), graph) for buffer in used[callee]}
+        stacks[name] = tuple(sorted(found, key=lambda buffer: buffer.slot))
     named = {function.name: function for function in functions}
 
     def complete(call: Call[Items], caller: str) -> Call[Items]:
@@ -150,23 +137,6 @@ def _base(caller: str, buffer: Buffer) -> Expr:
     if caller == "main":
         return Const(0, DType.I64)
     return Position(Index.of(base_register(caller, buffer)))
-
-
-def _with_callees(
-    functions: Sequence[TreeFunction[Items]], used: Mapping[str, set[Buffer]]
-) -> dict[str, set[Buffer]]:
-    total = {function.name: set(used[function.name]) for function in functions}
-    changed = True
-    while changed:
-        changed = False
-        for function in functions:
-            found = total[function.name]
-            before = len(found)
-            for node in walk(function.body):
-                if isinstance(node, Call):
-                    found |= total[node.function]
-            changed |= len(found) > before
-    return total
 
 
 def _map_calls(node: Node[Items], change: Callable[[Call[Items]], Call[Items]]) -> Node[Items]:
@@ -196,8 +166,8 @@ def lower(
     """
     check_updates(program, updates)
     updated = {result: parameter for parameter, result in updates.pairs}
-    called = _callees(program, program.main)
-    if "main" in called:
+    reached = called_from(program, program.main.body.ops)
+    if "main" in reached:
         raise NotLowered("`main` calls itself", remedy="call the recursive function from it")
     externals = Externals()
     inputs = tuple(
@@ -206,7 +176,7 @@ def lower(
         )
         for n, kind in enumerate(value.tensor for value in program.main.params)
     )
-    names = [name for name in program.functions if name in called]
+    names = [name for name in program.functions if name in reached]
     if any(is_draw(op) for name in ("main", *names) for op in program.functions[name].body.walk()):
         externals.draws = externals.add(DRAWS, DType.I64, (1,), "output")
     slots = list_slots(program, names, externals)
@@ -255,7 +225,7 @@ def _lowering(
     library: LeftToTorch,
     rows: Rows,
 ) -> Lowering:
-    recursive = function.name in _callees(program, function)
+    recursive = function.name in called_from(program, function.body.ops)
     storage = list_storage(function)
     low = Lowering(
         program,
@@ -276,18 +246,6 @@ def _lowering(
         known = symbol if function is program.main else own
         low.symbols[Size.of(symbol)] = Size.of(known)
     return low
-
-
-def _callees(program: Program, function: Function) -> set[str]:
-    """Return the names of the functions that a function calls, directly or through others."""
-    found: set[str] = set()
-    waiting = [function]
-    while waiting:
-        for op in waiting.pop().body.walk():
-            if isinstance(op, CallOp) and op.function not in found:
-                found.add(op.function)
-                waiting.append(program.functions[op.function])
-    return found
 
 
 def _lower_function(low: Lowering) -> TreeFunction[Items]:
@@ -408,7 +366,7 @@ def lower_op(low: Lowering, op: Op) -> None:
             low.env[op.result] = stored(buffer)
         case LiteralOp():
             dtype = op.result.tensor.dtype
-            low.env[op.result] = Lazy(dtype, (), cast(_literal(op.value), dtype))
+            low.env[op.result] = Lazy(dtype, (), emit.number(op.value, dtype))
         case SizeOp():
             _size(low, op)
         case _:
@@ -425,12 +383,6 @@ def _size(low: Lowering, op: SizeOp) -> None:
     low.ranges[register] = (op.symbol.low, None if most is None else most.dim)
     low.symbols[op.size] = register
     low.env[op.result] = register_value(register)
-
-
-def _literal(value: bool | int | float) -> Const:
-    if isinstance(value, bool):
-        return Const(value, DType.BOOL)
-    return Const(value, DType.I64 if isinstance(value, int) else DType.F64)
 
 
 _NO_RULE = "these arguments have no native lowering"

@@ -7,12 +7,13 @@ counts for that.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import TensorOp
+from stretto.ir.rewrite import block_reads
 from stretto.ops.properties import properties
 
 _CHOOSING = ("aten.where.", "aten.masked_fill.")
@@ -99,12 +100,3 @@ class Uses:
         yield
         for value in reads:
             self.later[value] += 1
-
-
-def block_reads(block: Block) -> Iterator[Value]:
-    """Iterate over every read of a value in a block and the blocks inside it, once per read."""
-    yield from block.yields
-    for op in block.walk():
-        yield from op.operands
-        for inner in op.blocks:
-            yield from inner.yields

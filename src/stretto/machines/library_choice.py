@@ -20,7 +20,6 @@ from dataclasses import replace
 
 from stretto.device.operator import Combine, Kernel, LibraryCall, operator_name, origin
 from stretto.device.program import DeviceProgram
-from stretto.device.tree import Leaf, walk
 from stretto.errors import CodegenError, ScheduleError
 from stretto.ir.ops import TensorOp
 from stretto.lowering.library import is_left
@@ -149,13 +148,8 @@ def _calls(stages: Stages, ops: frozenset[TensorOp]) -> dict[str, LibraryCall]:
         made = lower(program, machine.costs, stages.updates, machine.languages, ops)
     except CodegenError:
         return {}
-    found: dict[str, LibraryCall] = {}
-    for function in made.tree.functions:
-        for node in walk(function.body):
-            if isinstance(node, Leaf):
-                calls = (item for item in node.body if isinstance(item, LibraryCall))
-                found |= {call.origin: call for call in calls}
-    return found
+    items = (item for body in made.tree.leaves() for item in body)
+    return {item.origin: item for item in items if isinstance(item, LibraryCall)}
 
 
 def _own_seconds(program: DeviceProgram, stages: Stages, device: Device) -> dict[str, float]:

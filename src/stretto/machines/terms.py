@@ -131,9 +131,9 @@ def _between(terms: Iterable[Operand], separator: str) -> list[Operand]:
     return pieces[1:]
 
 
-def separated(terms: Iterable[Operand], separator: str = ", ") -> Term:
-    """Return the terms with the separator between them."""
-    return joined(*_between(terms, separator))
+def separated(terms: Iterable[Operand]) -> Term:
+    """Return the terms with commas between them."""
+    return joined(*_between(terms, ", "))
 
 
 def call(

@@ -18,7 +18,7 @@ from stretto.ir.ops import TensorOp
 from stretto.ir.size_bounds import maximum, minimum
 from stretto.ir.types import DType
 from stretto.lowering.emit import apply
-from stretto.lowering.lazy import Lazy, broadcast, variables
+from stretto.lowering.lazy import Lazy, broadcast, variables, window
 from stretto.lowering.rules import Call, rule
 from stretto.operators.indexing import (
     Selection,
@@ -114,7 +114,7 @@ def _slice(call: Call, whole: Shape, part: Shape) -> list[Index]:
     """A slice begins where Python's rules put it."""
     dim = call.axis(len(whole))
     start = call.integer("start") if call.has("start") else 0
-    return _window(part, dim, _slice_start(call, start, whole[dim]), call.integer("step"))
+    return window(part, dim, _slice_start(call, start, whole[dim]), call.integer("step"))
 
 
 def _slice_start(call: Call, start: int, size: Extent) -> Index:
@@ -141,13 +141,7 @@ def _narrow(call: Call, whole: Shape, part: Shape) -> list[Index]:
     if "src" in call.arguments and length == 1:  # the assignment of one item, with its message
         failure = out_of_range(call.op.target, dim, size)
     start = call.low.position(call.arguments["start"], size, failure, length)
-    return _window(part, dim, start, 1)
-
-
-def _window(part: Shape, dim: int, start: Index, step: int) -> list[Index]:
-    indices = list(variables(part))
-    indices[dim] = indices[dim] * step + start
-    return indices
+    return window(part, dim, start)
 
 
 @part("diagonal diagonal_copy", "diagonal_scatter")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from stretto.device.expr import Apply, Const, Dynamic, Expr, Extent, Index, Load, Position, is_known
 from stretto.ir.core import Value, argument_values
 from stretto.ir.ops import TensorOp
@@ -20,6 +22,7 @@ from stretto.lowering.lazy import (
     select,
     stored,
     variables,
+    window,
 )
 from stretto.lowering.rules import Call, Decline, rule, static_dims
 from stretto.ops.arguments import argument
@@ -176,18 +179,11 @@ def _repeat(call: Call) -> Lazy:
 def _repeat_interleave(call: Call) -> Lazy:
     lazy = call.tensor("self")
     if not call.has("dim"):
-        lazy = reshape(lazy, (static_size_of(lazy),))
+        lazy = reshape(lazy, (prod(static_dims(lazy.shape)),))
     dim = call.axis(lazy.rank) if call.has("dim") else 0
     indices = list(variables(call.shape))
     indices[dim] = indices[dim] // max(call.integer("repeats"), 1)
     return lazy.view(call.shape, *indices)
-
-
-def static_size_of(lazy: Lazy) -> int:
-    size = 1
-    for dim in static_dims(lazy.shape):
-        size *= dim
-    return size
 
 
 # ---- parts -----------------------------------------------------------------------------------
@@ -250,7 +246,7 @@ def _roll(call: Call) -> Lazy:
         return lazy
     shape = lazy.shape
     if not dims:
-        lazy, dims = reshape(lazy, (static_size_of(lazy),)), (0,)
+        lazy, dims = reshape(lazy, (prod(static_dims(lazy.shape)),)), (0,)
     indices = list(variables(lazy.shape))
     for dim, shift in zip(dims, shifts, strict=True):
         size = static_dims((lazy.shape[dim],))[0]
@@ -345,9 +341,7 @@ def joined(call: Call, parts: list[Lazy], dim: int) -> Lazy:
     place = _place(call.low, call.result)
     start = Index()
     for part in parts:
-        indices = list(variables(part.shape))
-        indices[dim] = indices[dim] + start
-        target = place.at(*indices)
+        target = place.at(*window(part.shape, dim, start))
         assert isinstance(target, Load)
         if part.expr != target:
             call.low.write("copy", part.shape, cast(part.expr, place.dtype), target.access)

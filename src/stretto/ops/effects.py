@@ -13,6 +13,8 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 
+from stretto.components import reachable
+from stretto.ir.calls import call_graph
 from stretto.ir.core import Function, Op, Program
 from stretto.ir.ops import CallOp, CheckOp, ListGetOp, ListPopOp, ListSetOp, TensorOp, WhileOp
 from stretto.ops.properties import is_random, stop_reason
@@ -94,8 +96,7 @@ def may_stop(op: Op) -> bool:
 
 def has_effect(op: Op) -> bool:
     """True if the op is an effect, or has one in its blocks. Calls are not followed."""
-    nested = (inner for block in op.blocks for inner in block.walk())
-    return is_effect(op) or any(is_effect(inner) for inner in nested)
+    return any(map(is_effect, op.walk()))
 
 
 def may_have_effect(op: Op) -> bool:
@@ -106,14 +107,9 @@ def may_have_effect(op: Op) -> bool:
 
 def checking_functions(program: Program, checks: Predicate = is_effect) -> frozenset[str]:
     """Return the functions in which an effect or a `while` loop may run, their callees included."""
-    found: set[str] = set()
-    before = -1
-    while before != len(found):
-        before = len(found)
-        for name, function in program.functions.items():
-            if name not in found and effectful(function, frozenset(found), checks):
-                found.add(name)
-    return frozenset(found)
+    graph, functions = call_graph(program), program.functions
+    themselves = {name for name in graph if effectful(functions[name], frozenset(), checks)}
+    return frozenset(name for name in graph if themselves & reachable((name,), graph))
 
 
 def effectful(

@@ -33,7 +33,7 @@ from stretto.ir.types import Dim
 from stretto.ops.infer import tensor_op
 from stretto.ops.properties import is_contraction, is_random, is_view
 from stretto.passes.analyses.loops import ListLengths, normalise, replace_loops
-from stretto.passes.batching.twins import Twins, find_twins, is_source, type_bytes
+from stretto.passes.batching.twins import Twins, find_twins, is_source
 
 MEBIBYTE = 1 << 20
 
@@ -110,10 +110,8 @@ def profitable(loop: ForOp, twins: Twins) -> frozenset[Op] | str:
 
 def _grows(op: Op, twins: Twins) -> bool:
     """True if the results of all iterations take more bytes than their operands."""
-    read = sum(
-        type_bytes(twins.batch.twins[v].tensor) for v in op.operands if v in twins.batch.twins
-    )
-    return sum(type_bytes(value.tensor) for value in twins.of_op[op]) > read
+    read = sum(twins.batch.twins[v].tensor.nbytes for v in op.operands if v in twins.batch.twins)
+    return sum(value.tensor.nbytes for value in twins.of_op[op]) > read
 
 
 def _live_ops(twins: Twins, kept: frozenset[Op]) -> list[Op]:

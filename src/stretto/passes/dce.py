@@ -25,8 +25,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stretto.components import reachable
+from stretto.ir.calls import call_graph
 from stretto.ir.core import Block, Function, Op, Program, Value
-from stretto.ir.ops import CallOp, ConstantOp, ForOp, IfOp, ListStackOp, SizeOp, WhileOp
+from stretto.ir.ops import ConstantOp, ForOp, IfOp, ListStackOp, SizeOp, WhileOp
 from stretto.ir.rewrite import all_blocks, narrow
 from stretto.ir.sizes import Size, Symbol, symbols_in
 from stretto.ir.symbols import symbols_bound_by, symbols_of_op, symbols_of_types
@@ -199,13 +201,7 @@ def _is_live(op: IfOp | ForOp | WhileOp, place: int, live: set[Value]) -> bool:
 
 
 def _drop_functions(program: Program) -> bool:
-    reached = {"main"}
-    waiting = ["main"]
-    while waiting:
-        for op in program.functions[waiting.pop()].body.walk():
-            if isinstance(op, CallOp) and op.function not in reached:
-                reached.add(op.function)
-                waiting.append(op.function)
+    reached = reachable(("main",), call_graph(program))
     dead = [name for name in program.functions if name not in reached]
     for name in dead:
         del program.functions[name]

@@ -38,7 +38,6 @@ from stretto.passes.analyses.loops import (
     normalise,
     replace_loops,
 )
-from stretto.passes.batching.twins import type_bytes
 from stretto.remarks import Remarks
 
 # ---- The plan: which part of the body is in which loop, and whether distribution pays.
@@ -80,7 +79,7 @@ def plan_distribution(loop: ForOp, limit_bytes: int) -> tuple[Part, ...] | str:
     if plan.count < 2:
         return "a list would have to flow from one loop to the other in each iteration"
     parts = plan.parts()
-    size = sum(type_bytes(value.tensor) for part in parts for value in part.sent) * (
+    size = sum(value.tensor.nbytes for part in parts for value in part.sent) * (
         trips if isinstance(trips, int) else 1
     )
     if size > limit_bytes:

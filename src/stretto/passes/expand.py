@@ -27,7 +27,7 @@ import torch
 
 from stretto.ir.core import Op, Program, Value
 from stretto.ir.ops import SizeOp, TensorOp
-from stretto.ir.rewrite import rewrite_block
+from stretto.ir.rewrite import rewrite_program
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import symbols_of_op, symbols_of_types
 from stretto.ir.types import INDEX
@@ -63,7 +63,7 @@ class Expand:
                 new.location = op.location
             return made.ops, (result,)
 
-        return sum(rewrite_block(f.body, visit) for f in program.functions.values()) > 0
+        return rewrite_program(program, visit)
 
 
 def _symbols(program: Program) -> set[Symbol]:

@@ -29,10 +29,10 @@ from stretto.errors import RunError, VerifyError
 from stretto.interp.interpreter import evaluate
 from stretto.ir.core import Op, Program, Value, argument_values, map_argument
 from stretto.ir.ops import CheckOp, ConstantOp, ForOp, IfOp, LiteralOp, TensorOp, WhileOp
-from stretto.ir.rewrite import Definitions, Replacement, inline_block, rewrite_block
+from stretto.ir.rewrite import Definitions, Replacement, inline_block, rewrite_program
 from stretto.ir.sizes import Size
 from stretto.ir.symbols import symbols_of_op
-from stretto.ir.types import INDEX, TensorType
+from stretto.ir.types import INDEX
 from stretto.ops.arguments import with_arguments
 from stretto.ops.infer import named_arguments
 from stretto.ops.properties import is_random
@@ -49,11 +49,7 @@ class FoldConstants:
     name: ClassVar[str] = "fold"
 
     def apply(self, program: Program) -> bool:
-        folder = _Folder(program, self.max_bytes)
-        changed = [
-            rewrite_block(function.body, folder.visit) for function in program.functions.values()
-        ]
-        return any(changed)
+        return rewrite_program(program, _Folder(program, self.max_bytes).visit)
 
 
 def keep_reason(op: TensorOp, definitions: Definitions, max_bytes: int) -> str | None:
@@ -66,17 +62,10 @@ def keep_reason(op: TensorOp, definitions: Definitions, max_bytes: int) -> str |
     types = [value.tensor for value in (*op.results, *op.operands)]
     if symbols_of_op(op) or not all(type.is_static for type in types):
         return "it has symbolic dims"
-    size = sum(_bytes(value.tensor) for value in op.results)
-    if size > max(max_bytes, sum(_bytes(value.tensor) for value in set(op.operands))):
+    size = sum(value.tensor.nbytes for value in op.results)
+    if size > max(max_bytes, sum(value.tensor.nbytes for value in set(op.operands))):
         return f"its result of {size} bytes is larger than its operands"
     return None
-
-
-def _bytes(type: TensorType) -> int:
-    size = type.dtype.itemsize
-    for dim in type.static_shape():
-        size *= dim
-    return size
 
 
 class _Folder:

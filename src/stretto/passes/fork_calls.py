@@ -40,27 +40,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stretto.components import reachable
+from stretto.ir.calls import call_graph, recursive_functions
 from stretto.ir.core import Block, Op, Program, Value, fresh
 from stretto.ir.ops import CallOp, ForOp, IfOp
 from stretto.ir.rewrite import all_blocks, clone_op, substitute
 from stretto.ir.symbols import symbols_bound_by
 from stretto.ir.types import INDEX
-from stretto.ir.verifier import called_from
 from stretto.ops.infer import tensor_op
-from stretto.passes.analyses.ops import may_stop, names_own_sizes, reads, run_seconds
-from stretto.passes.inline import Copies, recursive_functions
+from stretto.passes.analyses.ops import may_stop, names_own_sizes, reads
+from stretto.passes.inline import Copies
 from stretto.passes.manager import Target
 from stretto.passes.parallel_loops import (
-    GAIN,
     called_bodies,
     copy_functions,
     functions_in_parallel_loops,
     is_local,
     parallel_loop,
+    slower_apart,
     unit_local_functions,
     zero_rows,
 )
-from stretto.text import seconds_text
 
 LARGER_PART = 1.5
 """Assumed work of the largest of several sub-trees, relative to their mean: the larger half of a
@@ -152,28 +152,17 @@ class ForkCalls:
         if not costs.in_turn:
             return "the machine has no calls that run on one unit each"
         bodies = called_bodies(program, [call for _, call in fork.branches])
-        ops = [op for body in bodies for op in body.ops]
-        calls = len(bodies) * (costs.activation_seconds + costs.start_seconds)
         count = len(fork.branches)
-        before = count * costs.unknown_activations * (run_seconds(ops, costs, units) + calls)
         most = min(count, LARGER_PART * -(-count // units))
-        after = most * costs.unknown_activations * (run_seconds(ops, costs, 1) + calls)
-        after += 2 * costs.wait_seconds
-        if GAIN * after < before:
-            return None
-        times = f"{seconds_text(before)}, on one unit each {seconds_text(after)}"
-        return f"{count} calls take {times}, as estimated"
+        rounds = count * costs.unknown_activations, most * costs.unknown_activations
+        times = slower_apart((), bodies, rounds, self.target)
+        return times and f"{count} calls take {times}"
 
 
 def _come_to_recursion(program: Program) -> frozenset[str]:
     """The functions that are recursive, or call one that is. Others are too short to fork."""
-    recursive = recursive_functions(program)
-    return frozenset(
-        name
-        for name, function in program.functions.items()
-        if name in recursive
-        or any(called_from(program, op) & recursive for op in function.body.ops)
-    )
+    recursive, graph = recursive_functions(program), call_graph(program)
+    return frozenset(name for name in graph if recursive & reachable((name,), graph))
 
 
 # ---- what can fork -----------------------------------------------------------------------------

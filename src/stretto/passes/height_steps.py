@@ -44,7 +44,7 @@ from stretto.ir.sizes import Size
 from stretto.ir.types import INDEX, Dim, TensorType
 from stretto.ops.infer import Emitter
 from stretto.passes.batch_loops import fresh_symbol
-from stretto.passes.batching.rules import Batch, twins_by_rule
+from stretto.passes.batching.rules import Batch
 from stretto.passes.recursion_walk import (
     BaseCaseRow,
     Lists,
@@ -282,7 +282,7 @@ class HeightSteps:
         for value, record in zip(self.parts.records, step.table.records, strict=True):
             batch.twins[value] = rows(record)
         for op in self.parts.rest:
-            batch.accept(op, twins_by_rule(batch, op))
+            batch.accept(op, batch.by_rule(op))
         yields: list[Value] = []
         for place, pool in zip(self.parts.places, step.pools, strict=True):
             made = batch.expanded(self.parts.arm.yields[place])

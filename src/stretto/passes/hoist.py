@@ -43,7 +43,7 @@ def stay_reason(op: Op) -> str | None:
         case TensorOp():
             return properties.stay_reason(op)
         case IfOp() | ForOp():
-            nested = (stay_reason(inner) for block in op.blocks for inner in block.walk())
+            nested = (stay_reason(inner) for block in op.blocks for inner in block.ops)
             return next((reason for reason in nested if reason is not None), None)
         case _:
             return f"a {op.name} may stop the run, or never end"

@@ -23,7 +23,7 @@ from typing import ClassVar
 
 from stretto.ir.core import Op, Program
 from stretto.ir.ops import ConstantOp, ForOp, IfOp, LiteralOp, TensorOp
-from stretto.ir.rewrite import Definitions, Replacement, all_blocks, rewrite_block
+from stretto.ir.rewrite import Definitions, Replacement, all_blocks, rewrite_program
 from stretto.ir.types import TensorType
 from stretto.ops.infer import tensor_op
 from stretto.passes.analyses.ops import (
@@ -32,7 +32,6 @@ from stretto.passes.analyses.ops import (
     elements,
     keeps_types,
     seconds,
-    seconds_of_all,
     usual,
 )
 from stretto.passes.manager import PassCosts, Target
@@ -63,8 +62,7 @@ class IfConvert:
                 return None
             return _converted(op, op in dear, costs, program.remarks)
 
-        changed = [rewrite_block(item.body, visit) for item in program.functions.values()]
-        return any(changed)
+        return rewrite_program(program, visit)
 
 
 def _batched(program: Program) -> set[Op]:
@@ -121,7 +119,7 @@ def keep_reason(op: IfOp, is_dear: bool, costs: PassCosts) -> str | None:
     if not keeps_types(op):
         return "its arms name the sizes of its results differently"
     selecting = sum(elements(value) for value in op.results) * costs.element_seconds
-    arms = seconds_of_all(ops, costs)
+    arms = sum(seconds(item, costs) for item in ops)
     if not isfinite(arms + selecting):
         return "the cost of an arm has no bound, as its sizes have none"
     branch = arms / 2 + (_WAITS * costs.wait_seconds if is_dear else costs.branch_miss_seconds)

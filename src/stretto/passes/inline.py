@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import ClassVar
 
-from stretto.components import components, cyclic
+from stretto.components import components
+from stretto.ir.calls import call_graph, recursive_functions
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.ops import CallOp
 from stretto.ir.rewrite import Definitions, Replacement, clone_block, rewrite_block, substitute
@@ -43,7 +44,7 @@ class InlineFunctions:
     def apply(self, program: Program) -> bool:
         recursive = recursive_functions(program)
         changed = False
-        for name in _callees_first(program):
+        for name in (name for group in components(call_graph(program)) for name in group):
             changed |= _Inliner(program, program.functions[name], recursive, self.limit).run()
         return changed
 
@@ -61,25 +62,6 @@ def keep_reason(program: Program, op: CallOp, recursive: frozenset[str]) -> str 
     if not symbols_of_types(_types(body.yields)) <= renamed_symbols(known):
         return f"a result of @{op.function} has a formula as dim"
     return None
-
-
-def recursive_functions(program: Program) -> frozenset[str]:
-    """Functions that may call themselves, directly or through others."""
-    callees = _callees(program)
-    groups = (group for group in components(callees) if cyclic(group, callees))
-    return frozenset(name for group in groups for name in group)
-
-
-def _callees(program: Program) -> dict[str, dict[str, None]]:
-    """Map each function to the functions that it calls, in the order of its text."""
-    return {
-        name: {op.function: None for op in function.body.walk() if isinstance(op, CallOp)}
-        for name, function in program.functions.items()
-    }
-
-
-def _callees_first(program: Program) -> list[str]:
-    return [name for group in components(_callees(program)) for name in group]
 
 
 class _Inliner:

@@ -33,6 +33,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stretto.components import reachable
+from stretto.ir.calls import call_graph, called_from, callees, outside_parallel
 from stretto.ir.core import Block, Function, Op, Program, SourceLocation, Value, fresh
 from stretto.ir.ops import (
     CallOp,
@@ -51,7 +53,7 @@ from stretto.ir.rewrite import clone_block, clone_op
 from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size
 from stretto.ir.types import Dim, TensorType
-from stretto.ir.verifier import called_from, outside_parallel, updates_its_row
+from stretto.ir.verifier import updates_its_row
 from stretto.ops.effects import is_check, is_draw
 from stretto.ops.infer import tensor_op
 from stretto.ops.properties import stop_reason
@@ -173,18 +175,32 @@ class ParallelLoops:
         if self.always:
             return None
         assert self.target is not None
-        costs, units = self.target.costs, self.target.units
-        bodies = called_bodies(program, apart) * costs.unknown_trips
-        ops = [*apart, *(op for body in bodies for op in body.ops)]
-        calls = len(bodies) * (costs.activation_seconds + costs.start_seconds)
-        before = trips * (run_seconds(ops, costs, units) + calls)
-        after = -(-trips // units) * (run_seconds(ops, costs, 1) + calls)
-        after += 2 * costs.wait_seconds
-        after += moved * costs.element_seconds / 2  # four bytes, written and read
-        if GAIN * after < before:
-            return None
-        times = f"{seconds_text(before)}, on one unit each {seconds_text(after)}"
-        return f"its independent ops take {times}, as estimated"
+        bodies = called_bodies(program, apart) * self.target.costs.unknown_trips
+        moving = moved * self.target.costs.element_seconds / 2  # four bytes, written and read
+        times = slower_apart(
+            apart, bodies, (trips, -(-trips // self.target.units)), self.target, moving
+        )
+        return times and f"its independent ops take {times}"
+
+
+def slower_apart(
+    ops: Iterable[Op],
+    bodies: Sequence[Block],
+    rounds: tuple[float, float],
+    target: Target,
+    more: float = 0.0,
+) -> str | None:
+    """Compare `rounds[0]` runs of some ops, and of the bodies of functions, on all units with
+    `rounds[1]` on one unit each. Return both times if the latter gain too little, else None. more:
+    further seconds that they take."""
+    costs = target.costs
+    ops = [*ops, *(op for body in bodies for op in body.ops)]
+    calls = len(bodies) * (costs.activation_seconds + costs.start_seconds)
+    before = rounds[0] * (run_seconds(ops, costs, target.units) + calls)
+    after = rounds[1] * (run_seconds(ops, costs, 1) + calls) + 2 * costs.wait_seconds + more
+    if GAIN * after < before:
+        return None
+    return f"{seconds_text(before)}, on one unit each {seconds_text(after)}, as estimated"
 
 
 # ---- what is independent -----------------------------------------------------------------------
@@ -241,7 +257,7 @@ NO_FUNCTIONS = frozenset[str]()
 def is_local(op: Op, functions: frozenset[str] = NO_FUNCTIONS) -> bool:
     """True if an op, with its nested ops, needs no other unit, calls no function outside
     `functions`, and draws no random numbers."""
-    return all(_is_local_alone(item, functions) for item in _with_inner(op))
+    return all(_is_local_alone(item, functions) for item in op.walk())
 
 
 def _is_local_alone(op: Op, functions: frozenset[str]) -> bool:
@@ -269,36 +285,30 @@ def _stops(op: Op) -> bool:
         isinstance(item, CallOp)
         or is_check(item)
         or (isinstance(item, TensorOp) and stop_reason(item) is not None)
-        for item in _with_inner(op)
+        for item in op.walk()
     )
 
 
 def _always_completes(op: Op) -> bool:
     """True if an op is local, always ends, and does not stop the run."""
-    endless = any(isinstance(item, WhileOp) for item in _with_inner(op))
+    endless = any(isinstance(item, WhileOp) for item in op.walk())
     return is_local(op) and not _stops(op) and not endless
-
-
-def _with_inner(op: Op) -> list[Op]:
-    return [op, *(item for block in op.blocks for item in block.walk())]
 
 
 # ---- functions ---------------------------------------------------------------------------------
 def unit_local_functions(program: Program) -> frozenset[str]:
     """The functions that a unit may run by itself: with all their callees, they have only tensors
     of fixed sizes, no lists, no parallel loops and no random draws."""
-    callees = {name: _callees(function.body) for name, function in program.functions.items()}
-    sure = {name for name, one in program.functions.items() if _is_simple(one)} - {"main"}
-    while unsure := {name for name in sure if not callees[name] <= sure}:
-        sure -= unsure
-    return frozenset(sure)
+    graph = call_graph(program)
+    simple = {name for name, one in program.functions.items() if _is_simple(one)} - {"main"}
+    return frozenset(name for name in simple if reachable((name,), graph) <= simple)
 
 
 def _is_simple(function: Function) -> bool:
     ops = list(function.body.walk())
     values = [*function.params, *(value for op in ops for value in (*op.results, *_params(op)))]
     fixed = all(isinstance(value.type, TensorType) and value.type.is_static for value in values)
-    names = frozenset(op.function for op in ops if isinstance(op, CallOp))
+    names = frozenset(callees(ops))
     return fixed and all(_is_local_alone(op, names) for op in ops)
 
 
@@ -306,29 +316,22 @@ def _params(op: Op) -> list[Value]:
     return [value for block in op.blocks for value in block.params]
 
 
-def _callees(block: Block) -> set[str]:
-    return {op.function for op in block.walk() if isinstance(op, CallOp)}
-
-
 def functions_in_parallel_loops(program: Program) -> set[str]:
     """The functions that parallel loops call, directly or through others."""
     loops = (op for one in program.functions.values() for op in one.body.walk())
-    found = [called_from(program, op) for op in loops if isinstance(op, ForOp) and op.parallel]
-    return set[str]().union(*found)
+    return called_from(program, (op for op in loops if isinstance(op, ForOp) and op.parallel))
 
 
 def called_bodies(program: Program, ops: Iterable[Op]) -> list[Block]:
     """The bodies of the functions that some ops call, directly or through others."""
-    names = set[str]().union(*(called_from(program, op) for op in ops))
-    return [program.functions[name].body for name in sorted(names)]
+    return [program.functions[name].body for name in sorted(called_from(program, ops))]
 
 
 def copy_functions(program: Program) -> None:
     """Give parallel loops a copy of each function that other code also calls."""
     apart = functions_in_parallel_loops(program)
     others = (program.functions[name].body for name in program.functions.keys() - apart)
-    calls = [op for body in others for op in outside_parallel(body)]
-    shared = apart & {op.function for op in calls}.union(*(called_from(program, o) for o in calls))
+    shared = apart & called_from(program, (op for body in others for op in outside_parallel(body)))
     copies = {name: _fresh_name(f"{name}_apart", program) for name in sorted(shared)}
     for name, own in copies.items():
         program.functions[own] = Function(own, clone_block(program.functions[name].body, {}))

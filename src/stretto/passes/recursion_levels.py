@@ -33,10 +33,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stretto.errors import VerifyError
+from stretto.ir.calls import recursive_functions
 from stretto.ir.core import Function, Program
 from stretto.passes.batching.rules import NotBatchable
 from stretto.passes.height_steps import HeightSteps
-from stretto.passes.inline import recursive_functions
 from stretto.passes.manager import Target
 from stretto.passes.recursion_walk import recursion_of
 from stretto.text import bytes_text

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stretto.ir.calls import recursive_functions
 from stretto.ir.core import Block, Function, Op, Program, Value, fresh
 from stretto.ir.ops import CallOp, ConstantOp, IfOp, ListLengthOp, ListPushOp, LiteralOp, TensorOp
 from stretto.ir.symbols import symbols_of_op
@@ -18,7 +19,6 @@ from stretto.ops.infer import Emitter
 from stretto.ops.positions import positions_of
 from stretto.ops.properties import is_contraction
 from stretto.passes.analyses.ops import dependents, keeps_types, may_stop, nbytes, usual
-from stretto.passes.inline import recursive_functions
 
 # ---- The recursive functions that can be walked first and computed by levels, and their parts.
 #

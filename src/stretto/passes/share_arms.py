@@ -39,7 +39,7 @@ from stretto.ir.rewrite import (
     Replacement,
     clone_op,
     defined_values,
-    rewrite_block,
+    rewrite_program,
     substitute,
     users,
     uses,
@@ -59,8 +59,7 @@ class ShareArms:
     name: ClassVar[str] = "share_arms"
 
     def apply(self, program: Program) -> bool:
-        changed = [rewrite_block(f.body, _visit) for f in program.functions.values()]
-        return any(changed)
+        return rewrite_program(program, _visit)
 
 
 def _visit(op: Op, _: Definitions) -> Replacement | None:

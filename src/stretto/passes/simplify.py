@@ -38,7 +38,7 @@ from stretto.ir.ops import (
     TensorOp,
     WhileOp,
 )
-from stretto.ir.rewrite import Definitions, Replacement, narrow, rewrite_block, substitute
+from stretto.ir.rewrite import Definitions, Replacement, narrow, rewrite_program, substitute
 from stretto.ir.size_bounds import at_most
 from stretto.ir.types import FLAG, Dim
 from stretto.ops.arguments import argument, int_argument
@@ -190,10 +190,7 @@ class Simplify:
     name: ClassVar[str] = "simplify"
 
     def apply(self, program: Program) -> bool:
-        changed = [
-            rewrite_block(function.body, _simplify) for function in program.functions.values()
-        ]
-        return any(changed)
+        return rewrite_program(program, _simplify)
 
 
 def _simplify(op: Op, definitions: Definitions) -> Replacement | None:

@@ -115,8 +115,7 @@ def find_groups(block: Block, around: Surroundings) -> Iterator[Group | tuple[Fo
                 group = Group(trips)
                 group.add(op, {})
         elif group is not None:
-            nested = (inner for nested in op.blocks for inner in nested.walk())
-            if has_effect(op) or may_have_effect(op) or any(map(may_have_effect, nested)):
+            if any(map(may_have_effect, op.walk())):
                 yield from _finished(group, around)
                 group = None
             else:
@@ -269,10 +268,6 @@ class Products:
     operations: int = 0
     nbytes: int = 0
     chain: int = 0
-
-    def with_chain(self, chain: int) -> Products:
-        """Return a copy with another chain length."""
-        return Products(self.operations, self.nbytes, chain)
 
     def __add__(self, other: Products) -> Products:
         """Both, independent of each other."""

@@ -34,7 +34,7 @@ from stretto.ir.types import TensorType
 from stretto.ops.arguments import value_argument
 from stretto.ops.infer import tensor_op
 from stretto.ops.properties import is_random, stop_reason
-from stretto.passes.batching.rules import Batch, NotBatchable, twins_by_rule
+from stretto.passes.batching.rules import Batch, NotBatchable
 from stretto.passes.manager import Target
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -300,7 +300,7 @@ class _Stack:
         if (row := self.linear_of_a_row(op)) is not None:
             batch.twins[op.result] = row
             return
-        batch.twins.update(zip(op.results, twins_by_rule(batch, op), strict=True))
+        batch.twins.update(zip(op.results, batch.by_rule(op), strict=True))
 
     def linear_of_a_row(self, op: TensorOp) -> Value | None:
         """Return the twin of a linear layer of one row, or None: each weight, which is stored row

@@ -26,7 +26,7 @@ from typing import ClassVar
 
 from stretto.ir.core import Block, Op, Program, Value, fresh
 from stretto.ir.ops import Argument, ForOp, TensorOp
-from stretto.ir.rewrite import clone_op, users
+from stretto.ir.rewrite import all_blocks, clone_op, users
 from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size
 from stretto.ir.symbols import bound_symbols
@@ -141,8 +141,8 @@ def plan_of(loop: ForOp, trips: Dim, body: Block) -> Plan | str:
     """Return the plan for the products over its iterations that only the loop reads, or the reason
     why there is none."""
     readers = users(body)
-    block = next(item for item in _blocks(body) if loop in item.ops)
-    read = _read_by_row(loop, trips, readers)
+    block = next(item for item in all_blocks(body) if loop in item.ops)
+    read = _read_by_row(loop, trips)
     plan = Plan(loop, trips, block, read)
     needed = {value for value, ops in read.items() if not _escapes(value, readers, set(ops), body)}
     inside: set[Op] = plan.reads
@@ -161,13 +161,7 @@ def plan_of(loop: ForOp, trips: Dim, body: Block) -> Plan | str:
     return plan
 
 
-def _blocks(body: Block) -> list[Block]:
-    return [body, *(nested for op in body.walk() for nested in op.blocks)]
-
-
-def _read_by_row(
-    loop: ForOp, trips: Dim, readers: Mapping[Value, list[Op]]
-) -> dict[Value, list[Op]]:
+def _read_by_row(loop: ForOp, trips: Dim) -> dict[Value, list[Op]]:
     """Return the tensors of which each iteration reads its row, with the ops that do."""
     found: dict[Value, list[Op]] = {}
     if (loop.start, loop.step) != (0, 1):

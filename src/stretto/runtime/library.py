@@ -60,20 +60,19 @@ def bound(call: LibraryCall, operands: Sequence[Operand]) -> BoundCall:
     return BoundCall(args, kwargs, [bind(out) for out in call.outs], draws)
 
 
-def run_call(
-    call: LibraryCall, operands: Sequence[Operand], begin: Callable[[int], None] | None = None
-) -> None:
+def run_call(call: LibraryCall, operands: Sequence[Operand]) -> None:
     """Run one call; `operands` are as for `bound`, results are written in place.
-
-    A call that draws random numbers counts that in its last result; before the first draw
-    `begin` is called with the address of the counter.
 
     Raises a RunError of the class and with the message of the operator's own error.
     """
-    _run(call, bound(call, operands), begin)
+    _run(call, bound(call, operands))
 
 
-def _run(call: LibraryCall, operands: BoundCall, begin: Callable[[int], None] | None) -> None:
+def _run(
+    call: LibraryCall, operands: BoundCall, begin: Callable[[int], None] | None = None
+) -> None:
+    """Run one call. If it draws random numbers, it counts that in its last result; before the first
+    draw `begin` is called with the address of the counter."""
     draws = operands.draws
     if begin is not None and draws is not None and not draws.item():
         begin(draws.data_ptr())

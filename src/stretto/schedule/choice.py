@@ -11,8 +11,9 @@ efficient variants of a whole wave, then other variants of one kernel at a time.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 
 from stretto.device.costs import CostModel
@@ -20,7 +21,15 @@ from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, FrameLayout
 from stretto.device.regions import Body
 from stretto.device.tree import Leaf, Tree, TreeFunction, map_tree
-from stretto.kernels.variants import Chooser, OpenBody, OpenKernel, Variant, cheapest, cheapest_of
+from stretto.kernels.variants import (
+    Chooser,
+    OpenBody,
+    OpenKernel,
+    Variant,
+    cheapest,
+    cheapest_of,
+    closed,
+)
 from stretto.schedule.footprint import Footprints, MemoryMap, leaf_nodes
 from stretto.schedule.leaf_waits import SyncSetting
 from stretto.schedule.policies import POLICIES
@@ -85,9 +94,6 @@ GAIN = 1.005
 """Factor by which a change must make the leaf faster to be accepted."""
 
 
-_Choose = Callable[[Iterable[Variant], CostModel], Variant]
-
-
 def chooser(kernels: str, units: int, policy: Policy | None = None) -> Chooser:
     """Return the chooser that `Debug.kernels` names: "fastest", "efficient" or "holistic". `policy`
     plans the simulated leaves; None takes the policy for this machine whose planning is fastest."""
@@ -102,7 +108,7 @@ def chooser(kernels: str, units: int, policy: Policy | None = None) -> Chooser:
 
 def efficient(tree: Tree[OpenBody], costs: CostModel) -> Tree[Body]:
     """Choose for every kernel the variant with the least total task time."""
-    return map_tree(tree, lambda items: _closed(items, efficient_of, costs))
+    return map_tree(tree, lambda items: closed(items, partial(efficient_of, costs=costs)))
 
 
 def efficient_of(variants: Iterable[Variant], costs: CostModel) -> Variant:
@@ -133,14 +139,6 @@ def planning_policy(units: int, costs: CostModel) -> Policy:
     """Return the policy whose planning is fastest, among those that suit the machine."""
     found = (policy for policy in POLICIES.values() if policy.fits(units, costs))
     return min(found, key=lambda policy: policy.planning_work(units))
-
-
-def _closed(items: OpenBody, choose: _Choose, costs: CostModel) -> Body:
-    """Return the items with one variant of each kernel, chosen by `choose`."""
-    return tuple(
-        item.closed(choose(item.variants, costs)) if isinstance(item, OpenKernel) else item
-        for item in items
-    )
 
 
 class _LeafChoice:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
+from stretto.components import reachable
 from stretto.device.expr import Buffer, Reg
 from stretto.device.launch_graph import (
     COUNTERS,
@@ -26,7 +27,7 @@ from stretto.device.launch_graph import (
 from stretto.device.plan import Action, Launch, Library, Plan, address_name, enqueued_nodes
 from stretto.device.program import DeviceProgram, FrameLayout, Placement, Schedule, aligned
 from stretto.device.regions import Region, Statement, item_regions, merged, whole
-from stretto.device.runs import called, reached
+from stretto.device.runs import call_graph, called
 from stretto.device.tree import (
     Call,
     Check,
@@ -35,12 +36,12 @@ from stretto.device.tree import (
     Tree,
     TreeFunction,
     assigns,
+    calls,
     children,
     leaves,
     reads,
     rotation,
     title,
-    walk,
 )
 from stretto.simulator.devices import Device, limits_of
 from stretto.simulator.graph_run import Profile
@@ -167,10 +168,8 @@ class _Grapher:
         found = self._body(main)
         for name in sorted(called(main.body)):
             found |= self._called(program.tree, name)
-        regions: list[Region] = []
-        for node in walk(main.body):
-            if isinstance(node, Call):
-                regions += (whole(access.buffer, True) for _, access in node.tensors)
+        bound = (access.buffer for call in calls(main.body) for _, access in call.tensors)
+        regions = [whole(buffer, True) for buffer in bound]
         alone = {STACK} if called(main.body) else set[str]()
         if launch.units_wait:
             alone.add(COUNTERS)
@@ -194,9 +193,8 @@ class _Grapher:
 
     def _called(self, tree: Tree[Schedule], name: str) -> _Touched:
         """Return what a function and its callees touch outside their own frames."""
-        callees = {function.name: called(function.body) for function in tree.functions}
         found = _Touched(stops=True)  # A recursion that is too deep stops the run.
-        for callee in sorted({name, *reached(name, callees)}):
+        for callee in sorted(reachable((name,), call_graph(tree.functions))):
             inner = self._body(tree.function(callee))
             outside = tuple(r for r in inner.regions if r.buffer.kind not in OWN)
             found |= replace(inner, regions=outside)

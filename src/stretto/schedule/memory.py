@@ -12,13 +12,14 @@ whose live ranges do not overlap, and is as large as the largest of them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.components import Partition
 from stretto.device.boxes import Mask
 from stretto.device.expr import Buffer, is_known
 from stretto.device.program import (
@@ -30,7 +31,7 @@ from stretto.device.program import (
     sized_bytes,
 )
 from stretto.device.regions import Interval
-from stretto.device.tree import Call, Leaf, Node, TreeFunction, is_parallel, rotation, walk
+from stretto.device.tree import Leaf, Node, TreeFunction, is_parallel, renamed, walk
 from stretto.errors import ScheduleError
 from stretto.ir.size_bounds import maximum
 from stretto.ir.sizes import Maximum, Size, usual_value
@@ -226,14 +227,9 @@ def private_buffers(function: TreeFunction[LeafPlan]) -> frozenset[str]:
 
 def _touched(node: Node[LeafPlan]) -> Iterator[str]:
     """Yield the names of the buffers that a node accesses, without its descendants."""
-    yield from (buffer.name for pair in rotation(node) for buffer in pair)
-    match node:
-        case Leaf(plan):
-            yield from (region.buffer.name for region in plan.regions)
-        case Call(tensors=tensors):
-            yield from (access.buffer.name for _, access in tensors)
-        case _:
-            pass
+    yield from (buffer.name for buffer in renamed(node))
+    if isinstance(node, Leaf):
+        yield from (region.buffer.name for region in node.body.regions)
 
 
 def _blocks(
@@ -246,14 +242,18 @@ def _blocks(
     """Return the blocks to place, with their bytes; usual ones if the call decides the size.
     Private buffers share no bytes, because units are in different iterations."""
     blocks: list[Block] = []
-    for group in _groups(buffers, live.pairs):
+    groups = Partition(buffers)
+    for pair in live.pairs:
+        if set(pair) <= {*buffers}:
+            groups.join(*pair)
+    for group in groups.sets():
         events = tuple(e for buffer in group for e in live.events.get(buffer.name, ()))
         is_private = group[0].name in private
         nbytes = sum(usual_value(aligned(sized_bytes(buffer))) for buffer in group)
         nbytes *= units if is_private else 1
         span = LiveRange.of(events) if events else None
         small = nbytes < share_bytes
-        blocks.append(Block(group, nbytes, span, small, alone=is_private))
+        blocks.append(Block(tuple(group), nbytes, span, small, alone=is_private))
     return blocks
 
 
@@ -350,23 +350,6 @@ def _with_sized(memory: MemoryMap, slots: list[_Slot]) -> MemoryMap:
 
 
 # ---- offsets ---------------------------------------------------------------------------------
-def _groups(
-    buffers: tuple[Buffer, ...], pairs: Iterable[tuple[Buffer, Buffer]]
-) -> list[tuple[Buffer, ...]]:
-    """Return the buffers in groups; buffers that trade places with each other are in one group."""
-    group = {buffer.name: [buffer] for buffer in buffers}
-    for current, following in pairs:
-        if current.name not in group or following.name not in group:
-            continue
-        one, two = group[current.name], group[following.name]
-        if one is not two:
-            one.extend(two)
-            group |= {buffer.name: one for buffer in two}
-    return [
-        tuple(members) for members in {id(members): members for members in group.values()}.values()
-    ]
-
-
 def _end(placed: list[tuple[int, Block]]) -> int:
     return max((offset + block.nbytes for offset, block in placed), default=0)
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import cast
 
+from stretto.components import reachable
 from stretto.device.expr import (
     SIZE,
     Access,
@@ -45,7 +46,7 @@ from stretto.device.plan import (
 )
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, assigned_registers
 from stretto.device.regions import item_regions
-from stretto.device.runs import called, reached
+from stretto.device.runs import call_graph, called
 from stretto.device.tree import (
     Branching,
     Call,
@@ -206,11 +207,10 @@ class _LaunchPlanner:
         self.most = most_kernels
         self.kernels = {kernel.name: kernel for kernel in program.kernels}
         self.functions = {f.name: f for f in program.tree.functions}
-        callees = {name: called(function.body) for name, function in self.functions.items()}
-        self.reached = {name: {name, *reached(name, callees)} for name in callees}
+        self.graph = call_graph(program.tree.functions)
         calling = {name for name, f in self.functions.items() if self._has_library_call(f.body)}
         # The host must execute every function that reaches a library call.
-        self.hosted = {name for name, found in self.reached.items() if found & calling}
+        self.hosted = {name for name in self.graph if reachable((name,), self.graph) & calling}
 
     def _has_library_call(self, node: Node[Schedule]) -> bool:
         return any(self.kernels[name].call for leaf in leaves(node) for name in leaf.kernels)
@@ -258,7 +258,7 @@ class _LaunchPlanner:
 
     def below(self, node: Node[Schedule]) -> tuple[TreeFunction[Schedule], ...]:
         """Return the functions that a piece calls, directly or indirectly."""
-        found = {name for callee in called(node) for name in self.reached[callee]}
+        found = reachable(called(node), self.graph)
         return tuple(function for name, function in self.functions.items() if name in found)
 
 

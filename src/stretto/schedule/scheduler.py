@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from typing import cast
 
+from stretto.components import reachable
 from stretto.device.costs import HOST_COSTS, CostModel
 from stretto.device.expr import Buffer, Expr, Extent, Position, Reg, constant
-from stretto.device.normalize import normalize
+from stretto.device.normalize import normalize, tree_kernels
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, FrameLayout, Schedule, Signal, Small, Wait
 from stretto.device.regions import Body, Statement, written_buffers
@@ -23,6 +25,7 @@ from stretto.device.tree import (
     Node,
     Tree,
     TreeFunction,
+    calls,
     children,
     is_loop,
     is_parallel,
@@ -30,7 +33,6 @@ from stretto.device.tree import (
     map_leaves,
     rebuilt,
     rotation,
-    walk,
 )
 from stretto.errors import ScheduleError
 from stretto.ir.size_bounds import maximum
@@ -65,10 +67,11 @@ def ordered_buffers(tree: Tree[Body]) -> Callable[[str], Callable[[Buffer], bool
     For a param it can if the function writes it or passes it to one that does, or if a caller binds
     it to memory that is written.
     """
-    bindings = list(_bindings(tree))
-    written = {LOCAL, *_written(tree)}
-    _spread(written, [(callee, caller) for caller, callee in bindings])
-    _spread(written, bindings)
+    callers, callees = defaultdict[Key, set[Key]](set), defaultdict[Key, set[Key]](set)
+    for caller, callee in _bindings(tree):
+        callers[callee].add(caller)
+        callees[caller].add(callee)
+    written = reachable(reachable({LOCAL, *_written(tree)}, callers), callees)
     return lambda function: lambda buffer: _key(function, buffer) in written
 
 
@@ -92,16 +95,9 @@ def _written(tree: Tree[Body]) -> Iterator[Key]:
 def _bindings(tree: Tree[Body]) -> Iterator[tuple[Key, Key]]:
     """Yield what callers bind, with the params of the callees."""
     for function in tree.functions:
-        for node in walk(function.body):
-            if isinstance(node, Call):
-                for param, access in node.tensors:
-                    yield _key(function.name, access.buffer), (node.function, param.name)
-
-
-def _spread(found: set[Key], edges: list[tuple[Key, Key]]) -> None:
-    """Add everything that is reachable along the edges to `found`."""
-    while more := {end for start, end in edges if start in found} - found:
-        found |= more
+        for call in calls(function.body):
+            for param, access in call.tensors:
+                yield _key(function.name, access.buffer), (call.function, param.name)
 
 
 # ---- Time of a call on one unit, as a formula over its sizes.
@@ -272,7 +268,7 @@ def schedule_with_report(
     if plan.units > 1 and alone > 0 and not costs.uniform and costs.wake_seconds > 0:
         share = min(plan.seconds / alone, MOST_SHARE)
         program = replace(program, small=small_calls(tree, program.symbols, share, costs))
-    schedules = [leaf for function in program.tree.functions for leaf in leaves(function.body)]
+    schedules = list(program.tree.leaves())
     items = [item for leaf in schedules for unit in leaf.units for item in unit]
     report = Report(
         units=plan.units,
@@ -349,7 +345,7 @@ def _best_parallel_plan(
 
 def _by_planning(tree: Tree[Body], units: int, costs: CostModel) -> list[tuple[float, Policy]]:
     """Return the policies that fit, with the seconds their planning costs, the cheapest first."""
-    items = sum(len(body) for function in tree.functions for body in leaves(function.body))
+    items = sum(map(len, tree.leaves()))
     look = items * costs.planning_seconds * costs.planning_share
     prices = [
         (look * policy.planning_work(units), policy)
@@ -438,8 +434,7 @@ def _device_program(
 def _kernels(tree: Tree[Body]) -> tuple[Kernel, ...]:
     """Return all kernels in order. Raise ScheduleError if different kernels share a name."""
     found: dict[str, Kernel] = {}
-    for function in tree.functions:
-        for kernel in (item for body in leaves(function.body) for item in body):
-            if isinstance(kernel, Kernel) and found.setdefault(kernel.name, kernel) != kernel:
-                raise ScheduleError(f"two different kernels have the name {kernel.name}")
+    for kernel in tree_kernels(tree):
+        if found.setdefault(kernel.name, kernel) != kernel:
+            raise ScheduleError(f"two different kernels have the name {kernel.name}")
     return tuple(found.values())

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.components import reachable
 from stretto.device import tree
 from stretto.device.analyses import BufferNames, later_names
 from stretto.device.boxes import Mask
@@ -26,7 +27,7 @@ from stretto.device.flow import Flow, Loop
 from stretto.device.operator import Kernel
 from stretto.device.program import Schedule
 from stretto.device.regions import item_regions
-from stretto.device.runs import called, reached
+from stretto.device.runs import call_graph
 from stretto.schedule.footprint import Footprint
 from stretto.schedule.leaf_waits import AccessRecord, LeafWaits, Pending, SyncSetting, TouchKey
 from stretto.schedule.policy import LeafPlan, Placed
@@ -58,11 +59,7 @@ class SingleUnitLists:
         returns."""
         if not self.unit_of:
             return frozenset()
-        names = {
-            name
-            for one in (function, *reached(function, self.callees))
-            for name in self.accessed[one]
-        }
+        names = {n for one in reachable((function,), self.callees) for n in self.accessed[one]}
         return frozenset(self.unit_of[name] for name in names if name in self.unit_of)
 
 
@@ -82,7 +79,7 @@ def own_lists(functions: Sequence[tree.TreeFunction[LeafPlan]]) -> SingleUnitLis
         for name in _other_names(function):
             found[name] = SEVERAL_UNITS
     unit_of = {name: unit for name, unit in found.items() if unit != SEVERAL_UNITS}
-    return SingleUnitLists(unit_of, accessed, {f.name: called(f.body) for f in functions})
+    return SingleUnitLists(unit_of, accessed, call_graph(functions))
 
 
 def _accesses(function: tree.TreeFunction[LeafPlan]) -> Iterator[tuple[str, int]]:
@@ -103,10 +100,7 @@ def _units(placed: Placed) -> set[int]:
 
 def _other_names(function: tree.TreeFunction[LeafPlan]) -> Iterator[str]:
     """Yield the lists that are bound to params or rotated, and so have another name for a while."""
-    for node in tree.walk(function.body):
-        if isinstance(node, tree.Call):
-            yield from (access.buffer.name for _, access in node.tensors)
-        yield from tree.swaps(tree.rotation(node))
+    return (b.name for node in tree.walk(function.body) for b in tree.renamed(node))
 
 
 Walked = tuple[tree.Node[LeafWaits], Pending]

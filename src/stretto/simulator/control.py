@@ -14,11 +14,12 @@ from typing import NoReturn, Protocol
 
 from torch import Tensor
 
+from stretto.components import reachable
 from stretto.device.costs import CostModel
 from stretto.device.evaluate import Number, evaluate
 from stretto.device.expr import Buffer, Expr, Reg, expr_atoms, loads, size_name
 from stretto.device.program import DeviceProgram, Schedule
-from stretto.device.runs import Estimator, called, reached
+from stretto.device.runs import Estimator, call_graph, called
 from stretto.device.tree import (
     Call,
     Conditional,
@@ -183,11 +184,10 @@ class Walk(Execution[Schedule, _Registers]):
         leaf: Callable[[Schedule], float],
     ) -> None:
         functions = program.tree.functions
-        callees = {function.name: called(function.body) for function in functions}
         self._program = program
         self._choices = choices
         self._functions = {function.name: function for function in functions}
-        self._reached = {name: reached(name, callees) for name in callees}
+        self._graph = call_graph(functions)
         self._numbers, self.titles = leaf_numbers(program)
         bodies = {function.name: function.body for function in functions}
         self._estimator = Estimator(bodies, leaf, costs)
@@ -283,7 +283,7 @@ class Walk(Execution[Schedule, _Registers]):
 
     def _is_too_deep(self, node: Node[Schedule]) -> bool:
         """True if a node calls, directly or not, a function that has reached its largest depth."""
-        found = {callee for name in called(node) for callee in (name, *self._reached[name])}
+        found = reachable(called(node), self._graph)
         return any(self._active.count(name) >= self._choices.depth for name in found)
 
     def _value(self, expr: Expr, registers: Mapping[str, Number]) -> Number | None:

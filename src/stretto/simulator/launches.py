@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from stretto.device.costs import HOST_COSTS, CostModel
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
-from stretto.device.tree import Leaf, map_tree, walk
+from stretto.device.tree import Leaf, map_tree
 from stretto.simulator.control import Choices, CountingChoices, DefaultChoices, leaf_numbers
 from stretto.simulator.devices import Device
 from stretto.simulator.result import Simulation
@@ -100,8 +100,7 @@ def _kernels(program: DeviceProgram) -> list[int]:
     """Return the number of kernels of each leaf, in the order of `leaf_numbers`."""
     found: dict[int, int] = {}
     numbers, titles = leaf_numbers(program)
-    for function in program.tree.functions:
-        for node in walk(function.body):
-            if isinstance(node, Leaf):
-                found[numbers[id(node)]] = len(node.body.kernels)
+    for node in program.tree.walk():
+        if isinstance(node, Leaf):
+            found[numbers[id(node)]] = len(node.body.kernels)
     return [found.get(number, 0) for number in range(len(titles))]

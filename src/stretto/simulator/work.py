@@ -335,14 +335,11 @@ LEAST_BYTES = 2048
 """Least number of bytes of a kernel's constants that a unit keeps."""
 
 
-def kept_in_loops(
-    program: DeviceProgram, device: Device, costs: CostModel, works: Works | None = None
-) -> Kept:
-    """Return what units keep of each kernel's constants. works: those of the program's kernels, if
-    computed already."""
+def kept_in_loops(program: DeviceProgram, device: Device, costs: CostModel) -> Kept:
+    """Return what units keep of each kernel's constants."""
     if not device.kept_registers:
         return {}
-    found = _Estimate(program, device, works or Works(program.kernels, device, costs), costs)
+    found = _Estimate(program, device, Works(program.kernels, device, costs), costs)
     recursive = recursive_functions(program.tree)
     for function in program.tree.functions:
         if function.name in recursive:

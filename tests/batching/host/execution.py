@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from stretto.batching.host.program import HostProgram, Run, Tables
-from stretto.batching.host.tables import FIRST_COLUMNS
+from stretto.batching.host.program import HostProgram, Run
+from stretto.batching.levels.tables import BASES, Tables
 from stretto.batching.types import RowsType, Scalar, TensorType
 
 
@@ -48,9 +48,9 @@ class Executor:
             self.step(step, tables)
 
     def step(self, step: list[int], tables: Tables) -> None:
-        number, count, index, place, _ = step[:FIRST_COLUMNS]
+        number, count, index, place, _ = step[:BASES]
         block = self.layout.blocks[number]
-        outputs = FIRST_COLUMNS + self.layout.max_outputs
+        outputs = BASES + self.layout.max_outputs
         lengths = iter(step[outputs:])
         columns = list[list[Any]]()
         for type_, pool in zip(block.inputs, block.pools, strict=True):
@@ -78,5 +78,5 @@ class Executor:
                 made = self.host.program.blocks[number](*(column[n] for column in columns))
             for k, (tensor, output) in enumerate(zip(made, block.outputs, strict=True)):
                 several = tensor if output.length_of is not None else tensor[None]
-                base = step[FIRST_COLUMNS + k] + n * len(several)
+                base = step[BASES + k] + n * len(several)
                 self.pools[output.pool][base : base + len(several)] = several

@@ -91,7 +91,7 @@ def test_arena_limit(build: Build):
 
 @pytest.mark.parametrize("units", [1, 2])
 def test_full_list_is_for_the_caller(build: Build, units: int):
-    program = build("list_left(ctx, 1, 8);", limits=2, units=units)
+    program = build("if (8 >= ctx->limits[1]) fail(ctx, LIST_FULL, 1);", limits=2, units=units)
     program.run([0], [0, 9])
     with pytest.raises(ProgramStopped, match="list 1 is longer") as caught:
         program.run([0], [0, 8])

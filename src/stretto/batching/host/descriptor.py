@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from math import prod
 
 from stretto.batching.host.expressions import form_of
 from stretto.batching.host.places import is_stored
@@ -237,10 +238,8 @@ def _pools(layout: Layout) -> list[str]:
     lines = list[str]()
     infos = list[str]()
     for number, type_ in enumerate(layout.pools):
-        size = type_.dtype.itemsize
-        for dim in type_.shape:
-            size *= dim
         lines.append(_array("int64_t", f"shape{number}", type_.shape or (0,), str(type_)))
+        size = prod(type_.shape) * type_.dtype.itemsize
         infos.append(f"{{{_DTYPES[type_.dtype]}, {size}, {len(type_.shape)}, shape{number}}}")
     return [*lines, _array("PoolInfo", "pools", infos)]
 

@@ -27,6 +27,7 @@ import torch
 from stretto.batching.host.native import PythonClasses, library_of, mismatch, tensor_object
 from stretto.batching.host.printer import print_program
 from stretto.batching.host.tables import layout
+from stretto.batching.levels.tables import Tables
 from stretto.batching.primitives import OVERFLOW, apply
 from stretto.batching.program import Assign, InstanceProgram, Raise, Read, Statement
 from stretto.batching.types import Scalar
@@ -142,22 +143,6 @@ class OtherInstance(RunError):
     def __init__(self, message: str, instance: int) -> None:
         super().__init__(message)
         self.instance = instance
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """The tables of the next launch, in the format of `tables.py`. The tensors are memory of the
-    Run, valid until its next `advance`.
-
-    steps: i64 [S, width]. indices: i64 [I]. numbers: f64 [N]. largest, longest: the largest
-    number of rows n of a step, and the largest number of rows of one instance.
-    """
-
-    steps: torch.Tensor
-    indices: torch.Tensor
-    numbers: torch.Tensor
-    largest: int
-    longest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +328,8 @@ class Run:
 
     def advance(self, pools: Sequence[torch.Tensor]) -> Tables | None:
         """Run all instances until each has ended or waits for a value. Return the tables to run
-        before they can continue; None if all have ended.
+        before they can continue, in memory that is valid until the next `advance`; None if all
+        have ended.
 
         pools: as for `copy_into`; pools of tensors whose values are read are on the CPU.
         """

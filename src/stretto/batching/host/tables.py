@@ -3,17 +3,7 @@
 A *pool* holds the tensors of one type: a torch tensor `[capacity, *shape]`, a row per tensor.
 Its first rows are permanent: tensors that all instances share and that are operands of blocks.
 Then follow the tensors of the instances, then the results of blocks. `Layout` gives the numbers
-of the pools and the columns of the tables:
-
-- `steps`: i64 `[S, width]`. Columns: block number; number of rows n; first position in
-  `indices`; first position in `numbers`; the number of the first step after its level (the
-  steps of one phase and depth, each of another block); for each output of the block the first
-  row in its pool (`max_outputs` columns; n consecutive rows, for rows of length L n * L); for
-  each RowsType input its length L (`max_rows` columns), which is the same for all n instances
-  of a step.
-- `indices`: i64. Of a step, for each input except floats, in order: n row numbers, n * L row
-  numbers (RowsType, those of an instance together), or n values (ints and bools).
-- `numbers`: f64. Of a step, for each float input, in order: n values.
+of the pools; `levels/tables.py` describes the tables.
 """
 
 from __future__ import annotations
@@ -23,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from stretto.batching.levels.tables import length_groups
+from stretto.batching.levels.tables import BASES, length_groups, output_types, row_type, rows_inputs
 from stretto.batching.program import Assign, Block, InstanceProgram, walk
 from stretto.batching.types import (
     RowsType,
@@ -35,10 +25,6 @@ from stretto.batching.types import (
 )
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
-
-FIRST_COLUMNS = 5
-"""Number of leading columns: block, rows, position in indices, position in numbers, end of the
-level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +73,7 @@ class Layout:
     @property
     def width(self) -> int:
         """Number of columns of `steps`."""
-        return FIRST_COLUMNS + self.max_outputs + self.max_rows
+        return BASES + self.max_outputs + self.max_rows
 
     @property
     def permanent(self) -> tuple[int, ...]:
@@ -149,8 +135,7 @@ def _tensor_types(program: InstanceProgram) -> Iterator[TensorType]:
     for cell in program.cells:
         yield from _parts(cell)
     for block in program.blocks:
-        types = block.types
-        for type_ in (*block.inputs, *(types[number] for number in block.outputs)):
+        for type_ in (*block.inputs, *output_types(block)):
             yield from _parts(type_)
 
 
@@ -170,20 +155,14 @@ def _parts(type_: Type) -> Iterator[TensorType]:
 
 
 def _block_layout(block: Block, numbers: dict[TensorType, int]) -> BlockLayout:
-    types = block.types
-    pools = tuple(None if isinstance(x, Scalar) else numbers[_row(x)] for x in block.inputs)
-    rows = tuple(n for n, x in enumerate(block.inputs) if isinstance(x, RowsType))
-    lengths = _lengths(block)
-    outputs = list[BlockOutput]()
-    for number, length_of in zip(block.outputs, lengths, strict=True):
-        type_ = types[number]
-        assert not isinstance(type_, Scalar)
-        outputs.append(BlockOutput(numbers[_row(type_)], length_of))
-    return BlockLayout(block.inputs, pools, rows, tuple(outputs))
-
-
-def _row(type_: TensorType | RowsType) -> TensorType:
-    return type_.row if isinstance(type_, RowsType) else type_
+    pools = (None if isinstance(x, Scalar) else numbers[row_type(x)] for x in block.inputs)
+    outputs = (numbers[row_type(type_)] for type_ in output_types(block))
+    return BlockLayout(
+        block.inputs,
+        tuple(pools),
+        tuple(rows_inputs(block)),
+        tuple(map(BlockOutput, outputs, _lengths(block))),
+    )
 
 
 def _lengths(block: Block) -> tuple[int | None, ...]:

@@ -20,7 +20,7 @@ from stretto.ir.symbols import Renaming, rename_symbols, symbols_of_op
 from stretto.ir.types import INDEX, TensorType
 from stretto.ops.infer import Emitter
 from stretto.ops.properties import is_random, stop_reason
-from stretto.passes.batching.rules import Batch, NotBatchable, twins_by_rule
+from stretto.passes.batching.rules import Batch, NotBatchable
 
 # ---- Loops of a block for many instances at once.
 #
@@ -277,7 +277,7 @@ class _BlockBatcher:
             raise NotBatchable("it draws random numbers")
         if not any(self.batch.is_batched(value) for value in op.operands):
             raise NotBatchable("it may stop the run")
-        twins = twins_by_rule(self.batch, op)
+        twins = self.batch.by_rule(op)
         if any(isinstance(x, TensorOp) and x.target in self.by_row for x in self.batch.ops[known:]):
             raise NotBatchable(
                 "its library call takes tensors in which the run decides the first dim alone"

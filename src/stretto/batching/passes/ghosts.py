@@ -89,11 +89,10 @@ class Path:
     depths: _Depths
 
 
-def paths_through(branch: If | Scope, depths: _Depths | None = None) -> list[Path] | None:
-    """Return the paths through a statement, given the depths before it; None if a depth depends on
-    the instance."""
+def paths_through(branch: If | Scope) -> list[Path] | None:
+    """Return the paths through a statement; None if a depth depends on the instance."""
     ways = _Paths()
-    found = ways.through(branch, depths or {})
+    found = ways.through(branch, {})
     return found if ways.known else None
 
 

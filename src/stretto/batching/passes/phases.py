@@ -32,6 +32,7 @@ from stretto.batching.program import (
     first_location,
     walk,
 )
+from stretto.components import reachable
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def why_same_phase(
     if not seeds:
         return "what it needs of this phase depends on no recurrence"
     flow.add((statement,))
-    reached = flow.reached(seeds)
+    reached = reachable(seeds, flow.edges)
     for item in flow.operators_seen:
         operands = item.operands
         if any(isinstance(v, Variable) and v in reached for v in operands):

@@ -39,7 +39,7 @@ from stretto.batching.types import (
     Type,
     alternatives,
 )
-from stretto.components import components
+from stretto.components import components, reachable
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,18 +195,8 @@ class Flow:
             source for source, target in self.operators if component[source] == component[target]
         }
         cyclic = {component[node] for node in inside}
-        return self.reached(node for node in self.edges if component[node] in cyclic)
-
-    def reached(self, seeds: Iterable[Node]) -> set[Node]:
-        """Return `seeds` and all nodes reachable from them."""
-        found = set(seeds)
-        waiting = list(found)
-        while waiting:
-            for node in self.edges.get(waiting.pop(), ()):
-                if node not in found:
-                    found.add(node)
-                    waiting.append(node)
-        return found
+        seeds = (node for node in self.edges if component[node] in cyclic)
+        return reachable(seeds, self.edges)
 
     def reachable_cells(self, type_: Type) -> set[Cell]:
         """Return the cells reachable from a type, nested ones included."""

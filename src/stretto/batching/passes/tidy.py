@@ -39,10 +39,10 @@ from stretto.batching.program import (
     InstanceProgram,
     Operand,
     Operate,
-    Operation,
     Statement,
     Variable,
     call_operation,
+    filled,
     inputs_of,
 )
 from stretto.batching.types import TensorType
@@ -163,37 +163,16 @@ def _with_static(statement: Operate, shared: dict[Variable, torch.Tensor]) -> Op
     stay = [n for n, operand in enumerate(statement.operands) if operand not in shared]
     if not stay or len(stay) == len(statement.operands):
         return statement
-    filled: dict[int, Any] = {}
+    given: list[Any] = []
     for number, operand in enumerate(statement.operands):
         if number in stay:
-            filled[number] = Input(stay.index(number))
+            given.append(Input(stay.index(number)))
         else:
             assert isinstance(operand, Variable)
-            filled[number] = shared[operand]
-    operation = with_inputs(statement.operation, filled)
+            given.append(shared[operand])
+    args, kwargs = filled((statement.operation.args, statement.operation.kwargs), given)
+    operation = replace(statement.operation, args=args, kwargs=kwargs)
     return Operate(statement.targets, operation, tuple(statement.operands[n] for n in stay))
-
-
-def with_inputs(operation: Operation, filled: dict[int, Any]) -> Operation:
-    """Return an operation with each operand place replaced by `filled` of its number."""
-
-    def change(item: Any) -> Any:
-        match item:
-            case Input(number):
-                return filled[number]
-            case tuple() if type(item) is tuple:
-                return tuple(map(change, item))
-            case list():
-                return list(map(change, item))
-            case dict():
-                return {key: change(value) for key, value in item.items()}
-            case slice():
-                return slice(change(item.start), change(item.stop), change(item.step))
-            case _:
-                return item
-
-    kwargs = tuple((name, change(value)) for name, value in operation.kwargs)
-    return replace(operation, args=tuple(map(change, operation.args)), kwargs=kwargs)
 
 
 # ---- equal operators

@@ -102,9 +102,8 @@ class _Comparison:
     # ---- leaves --------------------------------------------------------------------------------
     def _leaf(self, schedule: Schedule, body: Body) -> None:
         kernels = {item.name: (n, item) for n, item in enumerate(body) if isinstance(item, Kernel)}
-        runs = {i.kernel for items in schedule.units for i in items if isinstance(i, Run)}
-        if runs != kernels.keys():
-            name = min(runs ^ kernels.keys())
+        if schedule.kernels != kernels.keys():
+            name = min(schedule.kernels ^ kernels.keys())
             there = "does not run" if name in kernels else "runs"
             raise VerifyError(f"a leaf {there} kernel {name}, unlike its source")
         for name, (_, kernel) in kernels.items():
@@ -122,7 +121,7 @@ class _Comparison:
             raise VerifyError("one leaf schedules two different leaves of the source")
         needed = _needed(body, self._touched)
         for items in schedule.units:
-            _check_registers(items, needed, self._touched)
+            _check_registers(items, needed)
             check_unit_order(items, origin, self._touched)
 
 
@@ -151,9 +150,7 @@ def _needed(body: Body, touched: ItemRegions) -> dict[str, _Needed]:
     return needed
 
 
-def _check_registers(
-    items: tuple[Item, ...], needed: Mapping[str, _Needed], touched: ItemRegions
-) -> None:
+def _check_registers(items: tuple[Item, ...], needed: Mapping[str, _Needed]) -> None:
     versions: Counter[str] = Counter()
     checks = 0
     for item in items:

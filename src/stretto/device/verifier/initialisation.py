@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from stretto.components import reachable
 from stretto.device.boxes import Mask
 from stretto.device.expr import Access, Buffer, Index, is_known, known_size
 from stretto.device.flow import Facts
 from stretto.device.program import DeviceProgram, Run, Schedule
 from stretto.device.regions import Interval, Region, whole
+from stretto.device.runs import call_graph
 from stretto.device.tree import (
     Call,
     Leaf,
@@ -410,12 +412,8 @@ def _written_outputs(tree: Tree[Schedule], touched: ItemRegions) -> dict[str, se
         }
         for f in tree.functions
     }
-    changed = True
-    while changed:
-        changed = False
-        for function in tree.functions:
-            for call in calls(function.body):
-                if not found[call.function] <= found[function.name]:
-                    found[function.name] |= found[call.function]
-                    changed = True
-    return found
+    graph = call_graph(tree.functions)
+    return {
+        name: {buffer for callee in reachable((name,), graph) for buffer in found[callee]}
+        for name in graph
+    }

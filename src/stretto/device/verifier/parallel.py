@@ -20,17 +20,17 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from math import prod
 
+from stretto.components import reachable
 from stretto.device.expr import Access, Buffer, Index, Reg, loads
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, FrameLayout, Run, Schedule, Signal, Wait
 from stretto.device.runs import (
+    call_graph,
     called,
     called_outside_parallel_loops,
     functions_in_parallel_loops,
-    reached,
 )
 from stretto.device.tree import (
-    Call,
     For,
     Leaf,
     Let,
@@ -39,9 +39,11 @@ from stretto.device.tree import (
     Tree,
     TreeFunction,
     assigns,
+    calls,
     children,
     is_parallel,
     leaves,
+    renamed,
     rotation,
     walk,
 )
@@ -54,8 +56,7 @@ def parallel_schedules(tree: Tree[Schedule]) -> dict[int, Schedule]:
     """Return the leaves of parallel loops and of the functions reachable from them, by identity."""
     apart = functions_in_parallel_loops(tree)
     bodies = [function.body for function in tree.functions if function.name in apart]
-    nodes = (node for function in tree.functions for node in walk(function.body))
-    bodies += [node.body for node in nodes if is_parallel(node)]
+    bodies += [node.body for node in tree.walk() if is_parallel(node)]
     return {id(schedule): schedule for body in bodies for schedule in leaves(body)}
 
 
@@ -213,14 +214,13 @@ def _accesses(
                 yield access.buffer, _rows(access, index), writes
         for access in _of_statements(schedule):
             yield access.buffer, _rows(access, index), False
-    callees = {name: called(function.body) for name, function in functions.items()}
-    names = called(body) & functions.keys()
-    for call in (node for node in walk(body) if isinstance(node, Call)):
+    for call in calls(body):
         written = functions[call.function].written if call.function in functions else ()
         for param, access in call.tensors:
             rows = _rows(access, index) if _is_one_row(param, access) else frozenset()
             yield access.buffer, rows, param in written
-    for name in names.union(*(reached(name, callees) for name in names)):
+    names = reachable(called(body), call_graph(functions.values())) & functions.keys()
+    for name in names:
         for buffer, _, writes in _accesses(functions[name].body, None, {}, touched):
             if buffer.kind not in ("local", "items", "param"):
                 yield buffer, frozenset(), writes
@@ -258,14 +258,9 @@ def _outside(function: TreeFunction[Schedule], touched: ItemRegions) -> Iterator
     for node in walk(function.body):
         if id(node) in inside:
             continue
-        yield from (buffer.name for pair in rotation(node) for buffer in pair)
-        match node:
-            case Leaf(schedule):
-                for name in schedule.kernels:
-                    yield from (region.buffer.name for region in touched.kernel(name))
-                for item in schedule.statements:
-                    yield from (region.buffer.name for region in touched.regions(item))
-            case Call(tensors=tensors):
-                yield from (access.buffer.name for _, access in tensors)
-            case _:
-                pass
+        yield from (buffer.name for buffer in renamed(node))
+        if isinstance(node, Leaf):
+            for name in node.body.kernels:
+                yield from (region.buffer.name for region in touched.kernel(name))
+            for item in node.body.statements:
+                yield from (region.buffer.name for region in touched.regions(item))

@@ -10,6 +10,7 @@ from itertools import permutations, product
 
 import numpy as np
 
+from stretto.components import Partition
 from stretto.device.aliases import Bindings, Bound, bindings, param_pairs
 from stretto.device.boxes import Boxes, Limits, Mask
 from stretto.device.expr import Access, Buffer
@@ -55,20 +56,19 @@ class Places:
             if not buffer.is_sized:
                 self._check(buffer, frame)
         _check_slots(function, frame)
-        self._group = {buffer.name: [buffer.name] for buffer in function.locals}
+        self._group = Partition(buffer.name for buffer in function.locals)
         for node in walk(function.body):
             for current, following in rotation(node):
                 self._join(current, following)
         fixed = [buffer for buffer in function.locals if not buffer.is_sized]
         names = [buffer.name for buffer in fixed if buffer.nbytes > 0]
         self._near: dict[str, tuple[str, ...]] = {name: (name,) for name in names}
-        for one, other in _meeting(
-            [(name, _bytes(self._placements[m])) for name in names for m in self._group[name]]
-        ):
-            if self._group[one] is not self._group[other] and other not in self._near[one]:
+        members = ((name, m) for name in names for m in self._group.members(name))
+        for one, other in _meeting([(name, _bytes(self._placements[m])) for name, m in members]):
+            if self._are_separate(one, other) and other not in self._near[one]:
                 self._near[one] = (*self._near[one], other)
         for one, other in permutations(self._sized, 2):
-            if self._group[one] is not self._group[other] and not self._are_apart(one, other):
+            if self._are_separate(one, other) and not self._are_apart(one, other):
                 self._near[one] = (*self.near(one), other)
 
     def near(self, name: str) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ class Places:
 
     def groups(self) -> list[list[str]]:
         """Return the names of the local buffers, grouped by rotation."""
-        return list({id(group): group for group in self._group.values()}.values())
+        return self._group.sets()
 
     def share(self, a: Boxes, b: Boxes) -> Mask:
         """Return a mask [r, s]: True if regions r and s of two local buffers that are near may
@@ -107,7 +107,7 @@ class Places:
         ranges = self._ranges(region)
         for name in self.near(region.buffer.name)[1:]:
             size = self._placements[name].nbytes
-            for member in self._group[name]:
+            for member in self._group.members(name):
                 start = self._placements[member].offset
                 for first, last in ranges:
                     low, high = max(first - start, 0), min(last - start, size)
@@ -139,7 +139,7 @@ class Places:
         """Return True if the bytes of each element are those of the same element of the other
         buffer."""
         a, b = self._buffers[one], self._buffers[other]
-        alone = len(self._group[one]) == len(self._group[other]) == 1
+        alone = len(self._group.members(one)) == len(self._group.members(other)) == 1
         same = a.shape == b.shape and a.dtype.itemsize == b.dtype.itemsize
         return alone and same and self._sized[one].offset == self._sized[other].offset
 
@@ -156,18 +156,21 @@ class Places:
             raise VerifyError(f"the place of {buffer.name} is not aligned or not in the frame")
 
     def _join(self, current: Buffer, following: Buffer) -> None:
-        one, two = self._group[current.name], self._group[following.name]
-        if one is two:
+        names = current.name, following.name
+        if not self._are_separate(*names):
             return
-        for a, b in product(one, two):
+        for a, b in product(*map(self._group.members, names)):
             if current.is_sized:
                 meet = not self._are_apart(a, b)
             else:
                 meet = intervals_overlap(_bytes(self._placements[a]), _bytes(self._placements[b]))
             if meet:
                 raise VerifyError(f"rotating buffers {a} and {b} overlap")
-        one.extend(two)
-        self._group |= dict.fromkeys(two, one)
+        self._group.join(*names)
+
+    def _are_separate(self, one: str, other: str) -> bool:
+        """Return True if two buffers are not rotated among each other."""
+        return self._group.root(one) != self._group.root(other)
 
     def _bytes_of(self, boxes: Boxes) -> Iterator[Limits]:
         """Yield for each place of the buffer an array [r]: the bytes of the frame that region r
@@ -176,18 +179,18 @@ class Places:
         if buffer.is_sized:
             return
         spans = np.minimum(boxes.spans()[:, 0], buffer.elements) * buffer.dtype.itemsize
-        for name in self._group[buffer.name]:
+        for name in self._group.members(buffer.name):
             yield spans + self._placements[name].offset
 
     def _ranges(self, region: Region) -> list[Interval]:
         """Return the byte ranges of the frame that a region may occupy."""
         buffer = region.buffer
-        if buffer.name not in self._group or buffer.is_sized:
+        if buffer.name not in self._buffers or buffer.is_sized:
             return []
         span = region.span
         size = buffer.dtype.itemsize
         first, last = (0, buffer.nbytes) if span is None else (span[0] * size, span[1] * size)
-        starts = (self._placements[name].offset for name in self._group[buffer.name])
+        starts = (self._placements[name].offset for name in self._group.members(buffer.name))
         return [(start + first, start + last) for start in starts]
 
 
@@ -250,13 +253,6 @@ def _is_static(buffer: Buffer) -> bool:
 #
 # Frames give each local buffer separate bytes while it is in use (`initialisation`); this module
 # checks the memory that calls bind to params, and the buffers of single kernels.
-
-
-BoundExternals = Mapping[str, Mapping[str, frozenset[str]]]
-"""For each function and each of its params, the external buffers that it may be bound to."""
-
-Pairs = Mapping[str, Collection[frozenset[str]]]
-"""For each function, the pairs of its params that one call may bind to overlapping memory."""
 
 
 def check_aliases(

@@ -18,6 +18,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.components import reachable
 from stretto.device.analyses import BufferNames, compose, later_names
 from stretto.device.boxes import Boxes, Mask
 from stretto.device.expr import Buffer
@@ -25,7 +26,7 @@ from stretto.device.flow import Facts, Loop
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, Run, Schedule
 from stretto.device.regions import Region, written_buffers
-from stretto.device.runs import called, functions_in_parallel_loops, reached
+from stretto.device.runs import call_graph, functions_in_parallel_loops
 from stretto.device.tree import (
     Call,
     Node,
@@ -35,7 +36,7 @@ from stretto.device.tree import (
     calls,
     is_parallel,
     leaves,
-    rotation,
+    renamed,
     swaps,
     walk,
 )
@@ -121,7 +122,7 @@ def own_lists(program: DeviceProgram, touched: ItemRegions) -> frozenset[str]:
     units: dict[str, set[int]] = {}
     shared: set[str] = set()
     for function in program.tree.functions:
-        shared.update(_renamed(function.body))
+        shared.update(b.name for node in walk(function.body) for b in renamed(node))
         if function.name != "main":
             for schedule in leaves(function.body):
                 for name, unit in _accesses(schedule, touched):
@@ -140,8 +141,7 @@ class OwnListCalls:
     def schedules(self, function: str) -> Iterator[Schedule]:
         """Yield the leaves that a call of a function may reach."""
         functions = self.program.tree.functions
-        callees = {one.name: called(one.body) for one in functions}
-        names = {function, *reached(function, callees)}
+        names = reachable((function,), call_graph(functions))
         for one in functions:
             if one.name in names:
                 yield from leaves(one.body)
@@ -160,16 +160,6 @@ def _accesses(schedule: Schedule, touched: ItemRegions) -> set[tuple[str, int]]:
         for region in touched.regions(item)
         if region.buffer.kind == "list"
     }
-
-
-def _renamed(body: Node[Schedule]) -> set[str]:
-    """Return the names of buffers that are bound to parameters or rotated."""
-    found: set[str] = set()
-    for node in walk(body):
-        found.update(swaps(rotation(node)))
-        if isinstance(node, Call):
-            found.update(access.buffer.name for _, access in node.tensors)
-    return found
 
 
 # ---- Pending accesses.

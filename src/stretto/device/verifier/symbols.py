@@ -26,7 +26,7 @@ from stretto.device.expr import (
 from stretto.device.forms import OutputList, OutputTensor, Packing, ProgramInterface
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, Schedule
-from stretto.device.tree import Call, Check, CheckCode, For, Leaf, TreeFunction, leaves, walk
+from stretto.device.tree import Call, Check, CheckCode, For, Leaf, TreeFunction, calls, walk
 from stretto.errors import VerifyError
 from stretto.ir.size_bounds import at_most, in_range, substitute_symbols
 from stretto.ir.sizes import Atom, Size, Symbol
@@ -49,9 +49,8 @@ def check_symbols(program: DeviceProgram) -> None:
         for buffer in (*function.locals, *function.tensors):
             _check_buffer(buffer, given | own)
         _require(_symbols_of(function, kernels), given | own, f"function {function.name}")
-        for node in walk(function.body):
-            if isinstance(node, Call):
-                _check_call(node, functions[node.function], kernels)
+        for call in calls(function.body):
+            _check_call(call, functions[call.function], kernels)
 
 
 def call_sizes(call: Call[Schedule]) -> dict[str, Index]:
@@ -200,12 +199,11 @@ def _can_be_transformed(packing: Packing) -> bool:
 def _subjects(program: DeviceProgram) -> Iterator[int]:
     """Yield the numbers of the failures that register checks and kernels raise."""
     exprs = [stage.operator.value for kernel in program.kernels for stage in kernel.stages]
-    for function in program.tree.functions:
-        for schedule in leaves(function.body):
-            for item in schedule.statements:
-                exprs += item.exprs
-                if isinstance(item, Check) and item.code in NUMBERED:
-                    yield item.subject
+    for schedule in program.tree.leaves():
+        for item in schedule.statements:
+            exprs += item.exprs
+            if isinstance(item, Check) and item.code in NUMBERED:
+                yield item.subject
     for expr in exprs:
         for part in parts(expr):
             match part:

@@ -26,7 +26,7 @@ from stretto.device.regions import (
     statement_regions,
     without_units,
 )
-from stretto.device.tree import Check, Let, Tree, leaves
+from stretto.device.tree import Check, Let, Tree
 from stretto.device.verifier.symbols import kernel_symbols
 from stretto.errors import VerifyError
 
@@ -46,20 +46,19 @@ def check_coverage(tree: Tree[Body]) -> None:
 
     Parts whose size is known only at run time are not checked here.
     """
-    for function in tree.functions:
-        for body in leaves(function.body):
-            parts: dict[Operator, list[Part]] = {}
-            unknown: set[Operator] = set()
-            for kernel in (item for item in body if isinstance(item, Kernel)):
-                for stage in kernel.stages:
-                    part = computed_part(kernel, stage)
-                    if part is None:
-                        unknown.add(stage.operator)
-                    else:
-                        parts.setdefault(stage.operator, []).append(part)
-            for operator, found in parts.items():
-                if operator not in unknown:
-                    _check(operator, found)
+    for body in tree.leaves():
+        parts: dict[Operator, list[Part]] = {}
+        unknown: set[Operator] = set()
+        for kernel in (item for item in body if isinstance(item, Kernel)):
+            for stage in kernel.stages:
+                part = computed_part(kernel, stage)
+                if part is None:
+                    unknown.add(stage.operator)
+                else:
+                    parts.setdefault(stage.operator, []).append(part)
+        for operator, found in parts.items():
+            if operator not in unknown:
+                _check(operator, found)
 
 
 def check_templates(kernels: Iterable[Kernel]) -> None:

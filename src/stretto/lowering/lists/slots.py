@@ -17,11 +17,13 @@ from dataclasses import dataclass, field
 
 import torch
 
+from stretto.components import Partition
 from stretto.device.expr import Buffer, Extent, Reg
 from stretto.errors import CodegenError, NotLowered, SourceLocation
-from stretto.ir.core import Block, Function, Program, Value
+from stretto.ir.core import Function, Program, Value
 from stretto.ir.failure import NUMBER_BITS, Failure, Stop
 from stretto.ir.ops import CallOp, ListGetOp, ListLengthOp, ListStackOp
+from stretto.ir.rewrite import all_blocks
 from stretto.ir.types import DType, ListType
 from stretto.lowering.lists.storage import list_groups
 
@@ -99,19 +101,22 @@ class ListSlots:
 def list_slots(program: Program, called: Sequence[str], externals: Externals) -> ListSlots:
     """Create the slots of the functions `called`, which main reaches."""
     functions = [program.functions[name] for name in called]
-    classes = _Classes()
+    shared = Partition[Place]()
     groups: dict[Value, list[Place]] = {}
     for function in (program.main, *functions):
         _collect(program, function, groups)
     for places in groups.values():
         for place in places[1:]:
             for other in places[: places.index(place)]:
-                classes.join(other, place)
+                # A slot has at most one parameter and one result of a function.
+                kinds = ({p[:2] for p in shared.members(one)} for one in (other, place))
+                if set.isdisjoint(*kinds):
+                    shared.join(other, place)
     made: dict[Place, Buffer] = {}
     buffers: dict[Place, Buffer] = {}
     for function in functions:
         for place, value in _signature(function):
-            root = classes.root(place)
+            root = shared.root(place)
             if root not in made:
                 made[root] = _slot(externals, root, value)
             buffers[place] = made[root]
@@ -171,7 +176,7 @@ def _written(function: Function, buffers: Mapping[Place, Buffer]) -> Iterator[Bu
     for place, _ in _signature(function):
         if place[1] == "result":
             yield buffers[place]
-    for value in _yielded(function.body):
+    for value in (value for block in all_blocks(function.body) for value in block.yields):
         if value in params:
             yield params[value]
     for op in function.body.walk():
@@ -186,33 +191,3 @@ def _written(function: Function, buffers: Mapping[Place, Buffer]) -> Iterator[Bu
                             yield slot
             case _:
                 yield from (params[value] for value in op.operands if value in params)
-
-
-def _yielded(block: Block) -> Iterator[Value]:
-    yield from block.yields
-    for op in block.ops:
-        for inner in op.blocks:
-            yield from _yielded(inner)
-
-
-class _Classes:
-    """Union-find over places; a class has at most one parameter and one result of a function."""
-
-    def __init__(self) -> None:
-        self._members: dict[Place, list[Place]] = {}
-
-    def root(self, place: Place) -> Place:
-        return self._class(place)[0]
-
-    def _class(self, place: Place) -> list[Place]:
-        return self._members.setdefault(place, [place])
-
-    def join(self, first: Place, second: Place) -> None:
-        """Join two classes, unless a function would have two parameters or two results in one
-        slot."""
-        one, other = self._class(first), self._class(second)
-        if one is other or {place[:2] for place in one} & {place[:2] for place in other}:
-            return
-        one.extend(other)
-        for place in other:
-            self._members[place] = one

@@ -9,9 +9,10 @@ growth per iteration.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from stretto.components import Partition
 from stretto.ir.core import Block, Function, Op, Value
 from stretto.ir.ops import (
     ForOp,
@@ -82,11 +83,34 @@ def list_storage(function: Function) -> ListStorage:
     )
 
 
-def list_groups(function: Function) -> Groups:
-    """Return the groups of lists of one function."""
-    groups = Groups()
-    groups.block(function.body)
+def list_groups(function: Function) -> Partition[Value]:
+    """Return the sets of list values of one function that may be one list at different times."""
+    groups = Partition[Value]()
+    for op in function.body.walk():
+        for first, *others in _same_lists(op):
+            if isinstance(first.type, ListType):
+                for other in others:
+                    groups.join(first, other)
     return groups
+
+
+def _same_lists(op: Op) -> Iterator[Sequence[Value]]:
+    """Iterate over the values, in an op and its blocks, that are one value if they are lists."""
+    match op:
+        case (
+            ListPushOp(list=source)
+            | ListExtendOp(list=source)
+            | ListSetOp(list=source)
+            | ListPopOp(list=source)
+        ):
+            yield source, op.results[0]
+        case IfOp():
+            yield from zip(op.results, op.then.yields, op.orelse.yields, strict=True)
+        case ForOp() | WhileOp():
+            carried = carried_params(op)
+            yield from zip(op.results, op.inits, op.body.yields, *carried, strict=True)
+        case _:
+            pass
 
 
 def _bounded(value: Value, length: Bound) -> Dim | None:
@@ -97,55 +121,6 @@ def _bounded(value: Value, length: Bound) -> Dim | None:
     for dim in element.shape:
         size = size * dim
     return None if size.is_const and size.const > LARGEST_BYTES else length.dim
-
-
-class Groups:
-    """Union-find over list values."""
-
-    def __init__(self) -> None:
-        self._parents: dict[Value, Value] = {}
-
-    def root(self, value: Value) -> Value:
-        path: list[Value] = []
-        while value in self._parents:
-            path.append(value)
-            value = self._parents[value]
-        for item in path:
-            self._parents[item] = value
-        return value
-
-    def block(self, block: Block) -> None:
-        for op in block.ops:
-            self._op(op)
-            for inner in op.blocks:
-                self.block(inner)
-
-    def _op(self, op: Op) -> None:
-        match op:
-            case (
-                ListPushOp(list=source)
-                | ListExtendOp(list=source)
-                | ListSetOp(list=source)
-                | ListPopOp(list=source)
-            ):
-                self._join(source, op.results[0])
-            case IfOp():
-                for number, value in enumerate(op.results):
-                    self._join(value, op.then.yields[number], op.orelse.yields[number])
-            case ForOp() | WhileOp():
-                for number, value in enumerate(op.results):
-                    carried = [params[number] for params in carried_params(op)]
-                    self._join(value, op.inits[number], op.body.yields[number], *carried)
-            case _:
-                pass
-
-    def _join(self, first: Value, *others: Value) -> None:
-        if not isinstance(first.type, ListType):
-            return
-        for other in others:
-            a, b = self.root(first), self.root(other)
-            if a is not b:
-                self._parents[b] = a
 
 
 def longest(lengths: Iterable[Bound]) -> Bound:
@@ -207,7 +182,9 @@ def carried_params(op: ForOp | WhileOp) -> tuple[Sequence[Value], ...]:
 class _Lengths:
     """Upper bounds of the lengths of list values: sizes over the function's symbols, or None."""
 
-    def __init__(self, function: Function, groups: Groups, lengths: dict[Value, Bound]) -> None:
+    def __init__(
+        self, function: Function, groups: Partition[Value], lengths: dict[Value, Bound]
+    ) -> None:
         self._symbols = symbols_of_types(value.type for value in function.params)
         self._groups = groups
         self._lengths = lengths

@@ -50,6 +50,11 @@ class CpuCosts(CostModel):
 
     spread_figures: ClassVar[Mapping[str, float]] = {"flops": 1e3, "element_seconds": 1e-4}
 
+    def reading_seconds(self, size: float) -> float:
+        """Return the seconds of reading weights of this size from beyond the second-level cache; 0
+        if they fit."""
+        return size / self.memory_bandwidth if size > self.cache_bytes else 0.0
+
     def factor(self, template: str) -> float:
         return next((factor for name, factor in self.factors if name == template), 1.0)
 

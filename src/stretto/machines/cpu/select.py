@@ -7,7 +7,7 @@ or finely (many tasks to balance).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, gcd, prod
@@ -117,11 +117,9 @@ class CpuSelector:
         if variant is None:
             return sum(one.seconds for one in found) / self.units
         grid, costs = variant.grid, self.costs
-        spent = sum(
-            one.seconds / max(_share(grid, member, one, costs), 1e-3)
-            for member, one in zip(group.members, found, strict=True)
+        return _spent(grid, group, found, costs) / (
+            self.units * max(_balance(grid, self.units, costs), 1e-3)
         )
-        return spent / (self.units * max(_balance(grid, self.units, costs), 1e-3))
 
     def _candidates(self, group: Group) -> list[Candidate]:
         requests = (Request(m, self.units, self.packings, self.costs) for m in group.members)
@@ -176,15 +174,21 @@ class CpuSelector:
         variants: list[Variant] = []
         for grid in self._cuts(group, found, seconds):
             counts = (_usual_tiles(dim, costs) for dim in grid)
-            spent = sum(
-                one.seconds / max(_share(grid, member, one, costs), 1e-3)
-                for member, one in zip(group.members, found, strict=True)
-            )
-            task = spent / prod(counts, start=1) + costs.start_seconds
+            task = _spent(grid, group, found, costs) / prod(counts, start=1) + costs.start_seconds
             # Rounded so that efficiencies within a percent count as equal.
             share = max(round(_efficiency(grid, group, found, units, costs), 2), 1e-3)
             variants.append(Variant(grid, templates, task, seconds / (units * share)))
         return variants
+
+
+def _spent(
+    grid: tuple[TileDim, ...], group: Group, found: Iterable[Candidate], costs: CpuCosts
+) -> float:
+    """Return the seconds that all tasks of a tiling take together."""
+    return sum(
+        one.seconds / max(_share(grid, member, one, costs), 1e-3)
+        for member, one in zip(group.members, found, strict=True)
+    )
 
 
 def _reads_all_weights(member: Member, joined: Group, costs: CpuCosts) -> bool:

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from stretto.device.expr import Apply, Expr, Load
 from stretto.device.operator import Operator, Stage, Template, TileDim
@@ -19,6 +19,8 @@ from stretto.kernels.groups import Member, divisible
 from stretto.kernels.panels import Packings
 from stretto.machines.cpu.costs import CpuCosts
 from stretto.machines.cpu.printer.nest import NestPrinter
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -80,6 +82,13 @@ class CpuTemplate(Template):
     @abstractmethod
     def write(self, nest: NestPrinter) -> None:
         """Add the statements of a stage."""
+
+
+def required(found: T | None, what: str) -> T:
+    """Return what an operator is. Raise ValueError if it is none (None); `what` says which."""
+    if found is None:
+        raise ValueError(f"the operator is no {what}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

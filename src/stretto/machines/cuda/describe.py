@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from stretto.components import reachable
 from stretto.device.costs import CostModel
 from stretto.device.expr import Buffer, Position, Reg, expr_regs
 from stretto.device.launch_graph import needed
 from stretto.device.operator import LibraryCall
 from stretto.device.plan import Action, Launch, Library, Plan
 from stretto.device.program import DeviceProgram, Wait
-from stretto.device.runs import NEVER, Runs, tree_runs
+from stretto.device.runs import NEVER, Runs, call_graph, called, tree_runs
 from stretto.device.tree import (
     Call,
     For,
@@ -460,17 +461,10 @@ def _why(node: Node[Action], plan: Plan) -> str:
 
 def library_targets(node: Node[Action], plan: Plan) -> list[str]:
     """Return the operators that run as library calls in a node, and in its callees."""
-    found: dict[str, None] = {}  # in order
-    seen: set[str] = set()
-    waiting = [node]
-    while waiting:
-        for item in walk(waiting.pop()):
-            if isinstance(item, Leaf) and isinstance(item.body, Library):
-                found[item.body.call.target] = None
-            if isinstance(item, Call) and item.function not in seen:
-                seen.add(item.function)
-                waiting.append(plan.tree.function(item.function).body)
-    return list(found)
+    names = reachable(called(node), call_graph(plan.tree.functions))
+    nodes = [node, *(plan.tree.function(name).body for name in sorted(names))]
+    bodies = (body for inside in nodes for body in leaves(inside))
+    return list(dict.fromkeys(body.call.target for body in bodies if isinstance(body, Library)))
 
 
 def why_calls_wait(made: GpuProgram) -> list[str]:

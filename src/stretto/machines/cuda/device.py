@@ -16,7 +16,6 @@ from stretto.machines.cuda.driver import (
     MODE_EXCLUSIVE_PROCESS,
     MODE_PROHIBITED,
     CudaError,
-    Driver,
     load_driver,
 )
 from stretto.machines.cuda.graphs.builder import Arrangements
@@ -92,13 +91,11 @@ def is_capturing_stream() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
-def resident_units(
-    compiled: CompiledKernel, device: torch.device, driver: Driver | None = None
-) -> int:
+def resident_units(compiled: CompiledKernel, device: torch.device) -> int:
     """Return the number of thread blocks of a kernel that the device holds at once: the most units
     it may have."""
     gpu = find_gpu(device)
-    kernel = load_kernel(driver or load_driver(), gpu.index, compiled, 1)
+    kernel = load_kernel(load_driver(), gpu.index, compiled, 1)
     return kernel.resident * gpu.multiprocessors
 
 

@@ -105,6 +105,12 @@ class CudaError(Exception):
         self.code = code
 
 
+def pointers_to(words: ctypes.Array[ctypes.c_uint64]) -> ctypes.Array[ctypes.c_void_p]:
+    """Return the addresses of words, as the driver takes a kernel's arguments."""
+    start, step = ctypes.addressof(words), ctypes.sizeof(ctypes.c_uint64)
+    return (ctypes.c_void_p * len(words))(*(start + step * n for n in range(len(words))))
+
+
 class LaunchAttribute(ctypes.Structure):
     """CUlaunchAttribute; `value` is a union of 64 bytes; launches set only the first int."""
 
@@ -227,10 +233,7 @@ class Driver:
             attributes=ctypes.pointer(cooperation),
             attribute_count=1 if cooperative else 0,
         )
-        start, step = ctypes.addressof(arguments), ctypes.sizeof(ctypes.c_uint64)
-        pointers = (ctypes.c_void_p * len(arguments))(
-            *(start + step * place for place in range(len(arguments)))
-        )
+        pointers = pointers_to(arguments)
         launch = self._library.cuLaunchKernelEx
         reference, kernel = ctypes.byref(config), ctypes.c_void_p(function)
         keep = arguments

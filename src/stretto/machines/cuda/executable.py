@@ -32,6 +32,7 @@ from stretto.machines.cuda.state import (
     ALIGNMENT,
     NO_SIZES,
     Filler,
+    Job,
     ParameterPlaces,
     Sizes,
     State,
@@ -143,60 +144,38 @@ class CudaExecutable(Executable):
                     return self._run(inputs, known, state)
                 memory = self._memory(inputs, {}, known)
                 try:
-                    self.run(state, memory, {}, known, stream)
+                    self.run(Job(state, memory, {}, known, stream))
                 except ProgramStopped as stop:  # raised by the host during the run
                     raise explained(stop, self.interface.stops) from None
             finally:
                 state.lock.release()
             return [launcher.hand_out(memory[slot]) for slot in self.outputs]
 
-    def run(
-        self,
-        state: State,
-        memory: Mapping[int, torch.Tensor],
-        capacities: Mapping[int, int],
-        sizes: Values,
-        stream: int,
-    ) -> None:
+    def run(self, job: Job) -> None:
         """Enqueue all GPU work of one call."""
-        self.launch(0, state, memory, capacities, sizes, stream)
-
-    def launch(
-        self,
-        number: int,
-        state: State,
-        memory: Mapping[int, torch.Tensor],
-        capacities: Mapping[int, int],
-        sizes: Values,
-        stream: int,
-    ) -> None:
-        """Enqueue a kernel with its arguments, as `prepared`."""
-        self.enqueue(self.prepared(number, state, memory, capacities, sizes), state, stream)
+        self.enqueue(self.prepared(0, job), job)
 
     def prepared(
         self,
         number: int,
-        state: State,
-        memory: Mapping[int, torch.Tensor],
-        capacities: Mapping[int, int],
-        sizes: Values,
+        job: Job,
         frame: tuple[torch.Tensor, torch.Tensor] | None = None,
         reached: Sequence[torch.Tensor] = (),
     ) -> Invocation:
-        """Return a kernel with its arguments. memory: by slot, a tensor for every buffer but the
-        constants. capacities: of lists, by their number. sizes: the values of symbols. frame:
-        arena and words, if not the state's. reached: tensors that words point to."""
+        """Return a kernel with its arguments. frame: arena and words, if not the state's. reached:
+        tensors that words point to."""
+        state = job.state
         invocation = state.invocations.get(number)
         if invocation is None:
             arguments = self._filler.arguments(number, state, self.wanted(state))
             invocation = state.invocations[number] = self.launcher.bind(number, arguments)
-        self.places[number].fill(invocation, memory, capacities, sizes, frame)
+        self.places[number].fill(invocation, job, frame)
         invocation.reach(reached)
         return invocation
 
-    def enqueue(self, invocation: Invocation, state: State, stream: int) -> None:
+    def enqueue(self, invocation: Invocation, job: Job) -> None:
         self.launches += 1
-        self.launcher.launch(invocation, stream, state.capture)
+        self.launcher.launch(invocation, job.stream, job.state.capture)
 
     def synchronize(self) -> None:
         """Wait for all calls and replays; raise RunError if one of them failed."""
@@ -247,7 +226,7 @@ class CudaExecutable(Executable):
             self._reserve(state, sizes)
             memory = self._memory(inputs, {}, sizes)
             try:
-                self.run(state, memory, {}, sizes, stream)
+                self.run(Job(state, memory, {}, sizes, stream))
             finally:
                 state.arena = None
                 state.invocations.clear()
@@ -262,7 +241,7 @@ class CudaExecutable(Executable):
                 capacities = dict(self.capacities)
                 memory = self._memory(inputs, capacities, known)
                 try:
-                    self.run(state, memory, capacities, known, state.stream)
+                    self.run(Job(state, memory, capacities, known, state.stream))
                     self.launcher.synchronize(state.stream)
                     if not state.failed:
                         self._settle(state)

@@ -48,11 +48,10 @@ from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.launch import Invocation
 from stretto.machines.cuda.launcher import Launcher
 from stretto.machines.cuda.printer.source import TritonSource
-from stretto.machines.cuda.state import State
+from stretto.machines.cuda.state import Job
 from stretto.options import Options
 from stretto.runtime.library import Number, Operand, extents, run_call
 from stretto.runtime.results import Status, item_shape, stopped
-from stretto.runtime.sizes import Values
 
 # ---- Executes plans of several launches: library calls between them, and control on the host.
 #
@@ -103,33 +102,19 @@ class PlanExecutable(CudaExecutable):
             self.can_be_captured = False
             self.why_not_captured = "the host reads values during the run"
 
-    def run(
-        self,
-        state: State,
-        memory: Mapping[int, torch.Tensor],
-        capacities: Mapping[int, int],
-        sizes: Values,
-        stream: int,
-    ) -> None:
+    def run(self, job: Job) -> None:
         if self.is_single:
-            super().run(state, memory, capacities, sizes, stream)
+            super().run(job)
             return
-        words = self.host(state, memory, capacities, sizes, stream).main().words
+        words = self.host(job).main().words
         if self.registers:
             known = words.tolist()
             for place in self.registers.values():
-                state.words[place] = known[place]
+                job.state.words[place] = known[place]
 
-    def host(
-        self,
-        state: State,
-        memory: Mapping[int, torch.Tensor],
-        capacities: Mapping[int, int],
-        sizes: Values,
-        stream: int,
-    ) -> Host:
+    def host(self, job: Job) -> Host:
         """Return the object that enqueues one run."""
-        return Host(self, state, memory, capacities, sizes, stream)
+        return Host(self, job)
 
 
 @dataclass(slots=True)
@@ -153,26 +138,14 @@ class Activation:
 class Host(Execution[Action, Activation]):
     """The host's part of one run."""
 
-    def __init__(
-        self,
-        executable: PlanExecutable,
-        state: State,
-        memory: Mapping[int, torch.Tensor],
-        capacities: Mapping[int, int],
-        sizes: Values,
-        stream: int,
-    ) -> None:
+    def __init__(self, executable: PlanExecutable, job: Job) -> None:
         self.executable = executable
-        self.sizes = sizes
-        self.state = state
-        self.memory = memory
-        self.capacities = capacities
-        self.stream = stream
+        self.job = job
 
     def main(self) -> Activation:
         """Run the program; return its activation at the end."""
         executable = self.executable
-        at = self.begin("main", executable.arena(self.state))
+        at = self.begin("main", executable.arena(self.job.state))
         self.place_all(at, {})
         self.run(at)
         return at
@@ -182,7 +155,7 @@ class Host(Execution[Action, Activation]):
         executable = self.executable
         count = max(len(executable.plan.words[name]), 1)
         words = executable.launcher.empty((count,), torch.int64).zero_()
-        sizes = executable.symbols.registers(self.sizes)
+        sizes = executable.symbols.registers(self.job.sizes)
         places = executable.plan.words[name]
         for size in sizes.keys() & places.keys():
             words[places[size]] = sizes[size]
@@ -205,11 +178,11 @@ class Host(Execution[Action, Activation]):
         executable = self.executable
         if depth > executable.max_depth:
             raise stopped(Status.TOO_DEEP, depth, executable.max_depth, 0)
-        sizes = executable.symbols.registers(self.sizes)
+        sizes = executable.symbols.registers(self.job.sizes)
         given_sizes = (item for item in registers.items() if item[0].name.startswith(SIZE))
         sizes |= {reg.name: int(value) for reg, value in given_sizes}
         frame = resolve(executable.program.frame(name).end, sizes)
-        arena = executable.memory(max(executable.wanted(self.state).arena, frame))
+        arena = executable.memory(max(executable.wanted(self.job.state).arena, frame))
         at = self.begin(name, arena)
         at.depth, at.sizes = depth, sizes
         self.place_all(at, tensors)
@@ -231,11 +204,15 @@ class Host(Execution[Action, Activation]):
         else:
             self.word(at, reg).fill_(_bits(reg, value))
 
+    def wait(self) -> None:
+        """Wait for all enqueued work, to read what it has written."""
+        self.executable.reads += 1
+        self.executable.launcher.synchronize(self.job.stream)
+        self.executable.require_running(self.job.state)
+
     def read(self, at: Activation, reg: Reg) -> Number:
         """Return the value of a register; waits for all enqueued work."""
-        self.executable.reads += 1
-        self.executable.launcher.synchronize(self.stream)
-        self.executable.require_running(self.state)
+        self.wait()
         return _value(reg, int(self.word(at, reg).item()))
 
     def number(self, at: Activation, expr: Expr) -> int:
@@ -302,9 +279,7 @@ class Host(Execution[Action, Activation]):
 
     def find(self, at: Activation) -> None:
         """Read the addresses of buffers that loops on the device have rotated."""
-        self.executable.reads += 1
-        self.executable.launcher.synchronize(self.stream)
-        self.executable.require_running(self.state)
+        self.wait()
         places = {at.moving[buffer].data_ptr(): at.moving[buffer] for buffer in at.lost}
         found = {buffer: places[int(self.address(at, buffer).item())] for buffer in at.lost}
         at.moving |= found
@@ -317,8 +292,8 @@ class Host(Execution[Action, Activation]):
             first = resolve(start, at.sizes)
             nbytes = prod(item_shape(buffer, at.sizes)) * buffer.dtype.itemsize
             return at.arena[first : first + nbytes].view(buffer.dtype.torch)
-        if buffer.slot in self.memory:
-            return self.memory[buffer.slot].view(-1)
+        if buffer.slot in self.job.memory:
+            return self.job.memory[buffer.slot].view(-1)
         return self.executable.constant(buffer).view(-1)
 
     def place(self, at: Activation, access: Access) -> torch.Tensor:
@@ -327,17 +302,14 @@ class Host(Execution[Action, Activation]):
     # ---- actions -----------------------------------------------------------------------------
     def launch(self, launch: Launch, at: Activation) -> None:
         executable = self.executable
-        executable.enqueue(self.invocation(launch, at), self.state, self.stream)
+        executable.enqueue(self.invocation(launch, at), self.job)
         at.lost |= set(launch.rotated)
 
     def invocation(self, launch: Launch, at: Activation) -> Invocation:
         """Return a launch with its arguments."""
         return self.executable.prepared(
             self.executable.numbers[id(launch)],
-            self.state,
-            self.memory,
-            self.capacities,
-            self.sizes,
+            self.job,
             (at.arena, at.words),
             self.reached(at),
         )

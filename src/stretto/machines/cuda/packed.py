@@ -17,7 +17,7 @@ from stretto.device.forms import Planned, ProgramInterface
 from stretto.device.launch_graph import Arrangement
 from stretto.device.plan import Action, Plan
 from stretto.device.text import parse_form, print_form
-from stretto.device.tree import Seq, walk
+from stretto.device.tree import Seq
 from stretto.machines.cuda.compile import CompiledTriton, Resources
 from stretto.machines.cuda.graphs.builder import Arranged, Arrangements
 from stretto.machines.cuda.printer.source import Parameter, TritonSource
@@ -155,10 +155,7 @@ def kernel_of(
 
 # ---- how captured graphs are arranged ---------------------------------------------------------
 def _sequences(plan: Plan) -> Iterator[Seq[Action]]:
-    for function in plan.tree.functions:
-        for node in walk(function.body):
-            if isinstance(node, Seq):
-                yield node
+    return (node for node in plan.tree.walk() if isinstance(node, Seq))
 
 
 def _arranged_facts(plan: Plan, arranged: Arrangements) -> list[Any]:

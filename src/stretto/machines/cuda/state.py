@@ -104,6 +104,21 @@ def failure(launcher: Launcher, state: State, max_depth: int) -> ProgramStopped:
 
 
 @dataclass(frozen=True, slots=True)
+class Job:
+    """One run of a program, enqueued on a stream.
+
+    memory: by slot, a tensor for every buffer but the constants. capacities: of lists, by their
+    number. sizes: the values of symbols.
+    """
+
+    state: State
+    memory: Mapping[int, torch.Tensor]
+    capacities: Mapping[int, int]
+    sizes: Values
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
 class ParameterPlaces:
     """Positions of the parameters that change from launch to launch.
 
@@ -140,24 +155,21 @@ class ParameterPlaces:
     def fill(
         self,
         invocation: Invocation,
-        memory: Mapping[int, torch.Tensor],
-        capacities: Mapping[int, int],
-        sizes: Values,
+        job: Job,
         frame: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> None:
-        """Set the arguments of one launch: tensors by slot, capacities of lists by their number,
-        the values of symbols, and arena and words if they are not the state's."""
+        """Set the arguments of one launch. frame: arena and words, if not the state's."""
         if frame is not None:
             for number in self.arenas:
                 invocation.set(number, frame[0])
             for number in self.words:
                 invocation.set(number, frame[1])
         for slot, number in self.buffers:
-            invocation.set(number, memory[slot])
+            invocation.set(number, job.memory[slot])
         for place, number in self.limits:
-            invocation.set(number, capacities[place])
+            invocation.set(number, job.capacities[place])
         for place, number in self.sizes:
-            invocation.set(number, sizes[place])
+            invocation.set(number, job.sizes[place])
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,10 +150,6 @@ def seconds(op: Op, costs: PassCosts, size_of: SizeOf = largest, units: int = 1)
     return costs.start_seconds + work
 
 
-def seconds_of_all(ops: Iterable[Op], costs: PassCosts, size_of: SizeOf = largest) -> float:
-    return sum(seconds(op, costs, size_of) for op in ops)
-
-
 def run_seconds(ops: Iterable[Op], costs: PassCosts, units: int) -> float:
     """Return the estimated seconds of one run of `ops`, each shared among the units, which then
     wait for each other."""

@@ -37,7 +37,7 @@ from stretto.ops.table import (
 #
 # The *twin* of a body value is the tensor of all its values, one per iteration along a new leading
 # dim. A value that is the same in every iteration is *invariant* and has no twin; a rule
-# (`twins_by_rule`) emits the twins of an op's results from twins and invariants.
+# (`Batch.by_rule`) emits the twins of an op's results from twins and invariants.
 
 
 @dataclass(slots=True)
@@ -110,6 +110,11 @@ class Batch(Emitter):
         """Reshape [T * B, ...] to [T, B, ...], where `shape` is [B, ...]."""
         return self.reshape(value, (self.length, *shape))
 
+    def by_rule(self, op: TensorOp) -> tuple[Value, ...]:
+        """Emit and return the twins of an op's results, by the rule of its operator. Raises as
+        `Rule` does, and NotBatchable if there is none."""
+        return _rule_for(op.target)(self, op)
+
 
 class NotBatchable(Exception):
     """The op cannot be batched and stays in the loop; the message gives the reason."""
@@ -133,12 +138,6 @@ def batches(names: str, namespace: str = "aten") -> Callable[[Rule], Rule]:
         return rule
 
     return register
-
-
-def twins_by_rule(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
-    """Emit and return the twins of an op's results, by the rule of its operator. Raises as `Rule`
-    does, and NotBatchable if there is none."""
-    return _rule_for(op.target)(batch, op)
 
 
 def _rule_for(target: str) -> Rule:

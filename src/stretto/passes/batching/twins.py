@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import ChainMap
 from dataclasses import dataclass, field
-from math import prod
 
 from stretto.errors import VerifyError
 from stretto.ir.core import Op, Value
@@ -25,7 +24,7 @@ from stretto.ir.types import INDEX, Dim, TensorType
 from stretto.ops.arguments import int_argument, value_argument
 from stretto.ops.properties import is_random, is_view, properties, stop_reason
 from stretto.passes.analyses.loops import Affine, Length, ListLengths, affine_result
-from stretto.passes.batching.rules import Batch, NotBatchable, twins_by_rule
+from stretto.passes.batching.rules import Batch, NotBatchable
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +42,6 @@ class Twins:
 def find_twins(loop: ForOp, length: Dim, lengths: ListLengths, limit_bytes: int) -> Twins:
     """Return the twins of all ops of the body that depend on no carried value and have a rule."""
     return _Finder(loop, length, lengths, limit_bytes).run()
-
-
-def type_bytes(type: TensorType) -> int:
-    """Return the bytes of a tensor, symbolic dims counted as 1."""
-    return type.dtype.itemsize * prod(dim for dim in type.shape if isinstance(dim, int))
 
 
 def is_source(op: Op) -> bool:
@@ -152,7 +146,7 @@ class _Finder:
         for value in op.operands:
             if value in self.affine and value not in self.batch.twins:
                 self.batch.twins[value] = self.numbers(self.affine[value])
-        return twins_by_rule(self.batch, op)
+        return self.batch.by_rule(op)
 
     def numbers(self, affine: Affine) -> Value:
         """Return the values of an affine integer in all iterations, as a tensor."""
@@ -249,8 +243,8 @@ class _Finder:
         return self.batch.emit("aten.slice.Tensor", source, dim, start, stop, step)
 
     def accept(self, op: Op, twins: tuple[Value, ...]) -> None:
-        most = max((type_bytes(twin.tensor) for twin in twins), default=0)
-        if not is_view(op) and not is_source(op) and most > self.limit_bytes:
-            raise NotBatchable(f"the batched result takes {most} bytes")
+        nbytes = max((twin.tensor.nbytes for twin in twins), default=0)
+        if not is_view(op) and not is_source(op) and nbytes > self.limit_bytes:
+            raise NotBatchable(f"the batched result takes {nbytes} bytes")
         self.batch.accept(op, twins)
         self.found.of_op[op] = twins

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+from stretto.device.boxes import numbers
 from stretto.device.costs import CostModel
 from stretto.device.expr import Buffer
 from stretto.device.operator import Kernel, Piece, TileDim
@@ -113,7 +114,7 @@ def _common(a: Region, b: Region) -> int:
     total = 1
     for x, y, extent in zip(a.box, b.box, a.shape, strict=True):
         size = extent if isinstance(extent, int) else _tiles(x, y)
-        (first, last), (low, high) = _numbers(x, size), _numbers(y, size)
+        (first, last), (low, high) = numbers(x, size), numbers(y, size)
         total *= max(min(last, high) - max(first, low), 1)
     return total
 
@@ -122,12 +123,6 @@ def _tiles(*parts: Interval | Piece | None) -> int:
     """Return the number of tiles that a dim is cut into."""
     dims = (part.dim for part in parts if isinstance(part, Piece))
     return max((dim.tiles for dim in dims if isinstance(dim, TileDim)), default=1)
-
-
-def _numbers(part: Interval | Piece | None, size: int) -> Interval:
-    if isinstance(part, Piece):
-        return part.first, part.last
-    return (0, size) if part is None else part
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,13 +266,6 @@ inline bool arena_left(Context* ctx, int64_t end) {
     return fail(ctx, ARENA_FULL, end);
 }
 
-// Room for one more element of list `list` that has `length` elements.
-// False: stopped (LIST_FULL).
-inline bool list_left(Context* ctx, int64_t list, int64_t length) {
-    if (STRETTO_LIKELY(length < ctx->limits[list])) return true;
-    return fail(ctx, LIST_FULL, list);
-}
-
 // Runs library call number `call` in Python on this unit's thread.
 // False: stopped (LIBRARY_FAILED).
 STRETTO_COLD inline bool call_library(Context* ctx, int self, int64_t call, void** operands) {

@@ -327,10 +327,8 @@ class LoopPrinter(NestPrinter):
 
     def long_sum(self) -> bool:
         """True for sums so long that f32 would lose digits."""
-        total = 1
-        for extent in self.operator.reduce:
-            total *= extent if isinstance(extent, int) else SUM_CHUNK
-        return total >= SUM_CHUNK
+        sizes = (n if isinstance(n, int) else SUM_CHUNK for n in self.operator.reduce)
+        return prod(sizes) >= SUM_CHUNK
 
     def column_nest(self, var: int, last: int, dim: int, place: Term) -> None:
         """As `reduce_nest`, for a block of columns along `dim` with accumulators at `place`."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from stretto.device.expr import Buffer
 from stretto.device.operator import LibraryCall, label
 from stretto.device.program import DeviceProgram, Small
-from stretto.device.tree import is_loop, walk
+from stretto.device.tree import is_loop
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, identifier
 from stretto.machines.cpu.printer.function import (
     SourceParts,
@@ -119,8 +119,7 @@ def print_program(program: DeviceProgram) -> Source:
         )
     if splits:
         out.write("#endif")
-    nodes = (node for function in program.tree.functions for node in walk(function.body))
-    straight = not parts.recursive and not any(map(is_loop, nodes))
+    straight = not parts.recursive and not any(map(is_loop, program.tree.walk()))
     library, names = tuple(parts.library), tuple(parts.kernels)
     arguments = tuple(parts.arguments)
     return Source(

@@ -19,7 +19,7 @@ from stretto.ir.types import DType
 from stretto.kernels.contraction import FLOATS
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, ScalarPrinter, element, iteration
 from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
-from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared
+from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared, required
 from stretto.machines.statements import Do, If, Raw, Store
 from stretto.machines.terms import Term, call, filled, literal, variable
 from stretto.operators.attention import Attention
@@ -68,10 +68,7 @@ class Fused(CpuTemplate):
 
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
-        found = streams_of(operator)
-        if found is None:
-            raise ValueError("the operator is no attention of operands in memory")
-        return {"streams": found}
+        return {"streams": required(streams_of(operator), "attention of operands in memory")}
 
     def shared(self, stage: Stage) -> tuple[Shared, ...]:
         operator = stage.operator

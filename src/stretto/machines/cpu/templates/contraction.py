@@ -26,6 +26,7 @@ from stretto.machines.cpu.template import (
     Family,
     Request,
     Shared,
+    required,
 )
 from stretto.machines.terms import Operand, Term, call, filled, variable
 
@@ -57,13 +58,11 @@ class Packed(PanelTemplate, CpuTemplate):
 
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
-        return {"contraction": known(operator)}
+        found = contraction_of_kind(operator, narrow=False)
+        return {"contraction": required(found, "contraction of floats without conversion")}
 
     def read(self, operator: Operator) -> PanelRead:
-        _, right = self.contraction.operands(operator)
-        outer = tuple(Index.of(Var(dim)) for dim in self.contraction.batch)
-        column = Index.of(Var(self.contraction.column))
-        return PanelRead(operator, self.panels, right, outer, column)
+        return panel_read(operator, self.panels, self.contraction)
 
     def shared(self, stage: Stage) -> tuple[Shared, ...]:
         if not self._is_large(stage.operator):
@@ -125,7 +124,8 @@ class Unpacked(CpuTemplate):
 
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
-        return {"contraction": known(operator)}
+        found = contraction_of_kind(operator, narrow=False)
+        return {"contraction": required(found, "contraction of floats without conversion")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,18 +169,17 @@ class Dots(Unpacked):
         blocks(nest, found, emit)
 
 
-def known(operator: Operator) -> Contraction:
-    """Return the contraction that an operator is. Raise ValueError if it is none of floats."""
+def contraction_of_kind(operator: Operator, *, narrow: bool) -> Contraction | None:
+    """Return the contraction that an operator is, if its numbers are narrow, or are not. Else
+    None."""
     found = contraction_of(operator)
-    if found is None or found.is_narrow:
-        raise ValueError("the operator is no contraction of floats without conversion")
-    return found
+    return found if found is not None and found.is_narrow == narrow else None
 
 
 def _candidate(request: Request) -> Candidate | None:
     operator, costs = request.operator, request.costs
-    found = contraction_of(operator)
-    if found is None or found.is_narrow:
+    found = contraction_of_kind(operator, narrow=False)
+    if found is None:
         return None
     rows = costs.points(operator.dims[n] for n in found.rows)
     several = rows > 1
@@ -208,6 +207,13 @@ def multiples(operator: Operator, found: Contraction, lanes: int) -> tuple[int, 
         1 if n != found.column else min(lanes, extent) if isinstance(extent, int) else lanes
         for n, extent in enumerate(operator.dims)
     )
+
+
+def panel_read(operator: Operator, panels: Buffer, found: Contraction, group: int = 1) -> PanelRead:
+    """Return where a contraction reads its right operand. group: as of `Panels`."""
+    _, right = found.operands(operator)
+    outer = tuple(Index.of(Var(dim)) for dim in found.batch)
+    return PanelRead(operator, panels, right, outer, Index.of(Var(found.column)), group)
 
 
 # ---- Packed constants ------------------------------------------------------------------------
@@ -250,7 +256,7 @@ def packed_candidate(
     tiles = tuple(steps.get(n, 1) for n in range(len(operator.dims)))
     first = found.column if rows <= costs.cached_rows else None
     size = packed_bytes(operator, found, costs)
-    reading = size / costs.memory_bandwidth if size > costs.cache_bytes else 0.0
+    reading = costs.reading_seconds(size)
     left = rows * costs.points(operator.reduce) * found.dtype.itemsize
     last, again = (found.column, LEFT_AGAIN) if left > costs.cache_bytes else (None, 0)
     return Candidate(template, tiles, seconds, first, last, again, rows=found.rows, reading=reading)

@@ -20,10 +20,10 @@ from stretto.kernels.contraction import (
     stride,
 )
 from stretto.kernels.groups import Member
-from stretto.kernels.panels import PanelRead, PanelTemplate, constant_layout, static
+from stretto.kernels.panels import PanelRead, PanelTemplate, channel_read, constant_layout, static
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
-from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared
+from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared, required
 from stretto.machines.statements import Assign, Raw
 from stretto.machines.terms import (
     Operand,
@@ -53,7 +53,7 @@ class Conv(PanelTemplate, CpuTemplate):
 
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
-        return {"convolution": known(operator)}
+        return {"convolution": required(convolution_of(operator), "convolution")}
 
     def shared(self, stage: Stage) -> tuple[Shared, ...]:
         kind = VALUE_TYPES[stage.operator.out.buffer.dtype]
@@ -97,11 +97,7 @@ class Conv(PanelTemplate, CpuTemplate):
                 nest.call(template, *arguments, *pixels, last=image.last)
 
     def read(self, operator: Operator) -> PanelRead:
-        channel, size = Index.of(Var(1)), self.convolution.per_group
-        outer, column = ((channel // size,), channel % size)
-        if self.convolution.groups == 1:
-            outer, column = (), channel
-        return PanelRead(operator, self.panels, loads_of(operator)[0], outer, column)
+        return channel_read(operator, self.panels, self.convolution, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +110,7 @@ class Depthwise(CpuTemplate):
 
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
-        return {"convolution": known(operator)}
+        return {"convolution": required(convolution_of(operator), "convolution")}
 
     def write(self, nest: NestPrinter) -> None:
         with _each_image(nest, self.convolution) as image:
@@ -133,14 +129,6 @@ class Depthwise(CpuTemplate):
                 call("int", bottom - top),
                 last=image.last,
             )
-
-
-def known(operator: Operator) -> Convolution:
-    """Return the convolution that an operator is. Raise ValueError if it is none."""
-    found = convolution_of(operator)
-    if found is None:
-        raise ValueError("the operator is no convolution")
-    return found
 
 
 def _candidate(request: Request) -> Candidate | None:

@@ -9,20 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stretto.device.expr import Access, Index, Var
+from stretto.device.expr import Access
 from stretto.device.operator import Operator, Stage
 from stretto.ir.types import DType
-from stretto.kernels.contraction import Contraction, contraction_of, stride
+from stretto.kernels.contraction import Contraction, stride
 from stretto.kernels.panels import PanelRead, PanelTemplate
 from stretto.machines.cpu.printer.expr import MEMORY_TYPES
 from stretto.machines.cpu.printer.nest import NestPrinter
-from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared
+from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared, required
 from stretto.machines.cpu.templates.contraction import (
     Block,
     Panels,
     blocks,
+    contraction_of_kind,
     multiples,
     packed_candidate,
+    panel_read,
 )
 from stretto.machines.terms import Operand
 
@@ -48,14 +50,12 @@ class NarrowPacked(PanelTemplate, CpuTemplate):
 
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
-        return {"contraction": _known(operator)}
+        found = contraction_of_kind(operator, narrow=True)
+        return {"contraction": required(found, "contraction of narrow numbers")}
 
     def read(self, operator: Operator) -> PanelRead:
-        found = self.contraction
-        _, right = found.operands(operator)
-        outer = tuple(Index.of(Var(dim)) for dim in found.batch)
-        column = Index.of(Var(found.column))
-        return PanelRead(operator, self.panels, right, outer, column, GROUPS[found.dtype])
+        group = GROUPS[self.contraction.dtype]
+        return panel_read(operator, self.panels, self.contraction, group)
 
     def shared(self, stage: Stage) -> tuple[Shared, ...]:
         return (Shared(self.header, "STRETTO_NARROW_PACKED", self._arguments()),)
@@ -89,7 +89,8 @@ class NarrowUnpacked(CpuTemplate):
 
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
-        return {"contraction": _known(operator)}
+        found = contraction_of_kind(operator, narrow=True)
+        return {"contraction": required(found, "contraction of narrow numbers")}
 
     def shared(self, stage: Stage) -> tuple[Shared, ...]:
         return (Shared(self.header, f"STRETTO_{self.name.upper()}", self._arguments()),)
@@ -134,19 +135,10 @@ class NarrowDots(NarrowUnpacked):
         self._write(nest, (), nest.number(stride(right, self.contraction.column)))
 
 
-def _known(operator: Operator) -> Contraction:
-    """Return the contraction that an operator is. Raise ValueError if it is none of narrow
-    numbers."""
-    found = contraction_of(operator)
-    if found is None or not found.is_narrow:
-        raise ValueError("the operator is no contraction of narrow numbers")
-    return found
-
-
 def _candidate(request: Request) -> Candidate | None:
     operator, costs, seconds = request.operator, request.costs, request.product_seconds
-    found = contraction_of(operator)
-    if found is None or not found.is_narrow:
+    found = contraction_of_kind(operator, narrow=True)
+    if found is None:
         return None
     _, right = found.operands(operator)
     several = costs.points(operator.dims[n] for n in found.rows) > 1

@@ -17,10 +17,18 @@ from stretto.kernels.contraction import (
     loads_of,
     stride,
 )
-from stretto.kernels.panels import PanelRead, PanelTemplate, constant_layout, static
+from stretto.kernels.panels import PanelRead, PanelTemplate, channel_read, constant_layout, static
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import NestPrinter
-from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared, Strip
+from stretto.machines.cpu.template import (
+    Candidate,
+    CpuTemplate,
+    Family,
+    Request,
+    Shared,
+    Strip,
+    required,
+)
 from stretto.machines.statements import Do, Raw
 from stretto.machines.terms import Operand, Term, call, infix, joined, separated, variable
 
@@ -58,7 +66,8 @@ class _OnPixels(PanelTemplate, CpuTemplate):
 
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
-        return {"convolution": known(operator)}
+        found = pixel_convolution_of(operator)
+        return {"convolution": required(found, "convolution of images with contiguous channels")}
 
     @property
     def panel(self) -> int:
@@ -87,6 +96,10 @@ class _OnPixels(PanelTemplate, CpuTemplate):
             return None
         pixels = max(STRIP_BYTES // (channels * operator.out.buffer.dtype.itemsize), STRIP_PIXELS)
         return Strip(span.grid, max(pixels // width, 1))
+
+    def read(self, operator: Operator) -> PanelRead:
+        channel = Index.of(Var(len(operator.dims) - 1))
+        return PanelRead(operator, self.panels, loads_of(operator)[0], (), channel)
 
     def weights(self, nest: NestPrinter) -> Term:
         """Return a pointer to the first of the packed weights."""
@@ -117,11 +130,7 @@ class Pixels(_OnPixels):
                 place.call("conv_pixels", image, panels, GROUP * size, GROUP * size + size, 0)
 
     def read(self, operator: Operator) -> PanelRead:
-        channel, size = Index.of(Var(len(operator.dims) - 1)), self.convolution.per_group
-        outer, column = ((channel // size,), channel % size)
-        if self.convolution.groups == 1:
-            outer, column = (), channel
-        return PanelRead(operator, self.panels, loads_of(operator)[0], outer, column)
+        return channel_read(operator, self.panels, self.convolution, len(operator.dims) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +146,6 @@ class DepthwisePixels(_OnPixels):
         first, last = place.channels
         with nest.loop(iteration(0), *nest.bounds(nest.stage.box[0])):
             place.call("depthwise_pixels", place.image + first, weights + first, first, last)
-
-    def read(self, operator: Operator) -> PanelRead:
-        channel = Index.of(Var(len(operator.dims) - 1))
-        return PanelRead(operator, self.panels, loads_of(operator)[0], (), channel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,19 +164,6 @@ class GroupPixels(_OnPixels):
         weights, (first, last) = self.weights(nest), place.channels
         with nest.loop(iteration(0), *nest.bounds(nest.stage.box[0])):
             place.call("group_pixels", place.image, weights, first, last, first, *self.constants)
-
-    def read(self, operator: Operator) -> PanelRead:
-        channel = Index.of(Var(len(operator.dims) - 1))
-        return PanelRead(operator, self.panels, loads_of(operator)[0], (), channel)
-
-
-def known(operator: Operator) -> Convolution:
-    """Return the convolution that an operator is. Raise ValueError if its images lack contiguous
-    channels."""
-    found = pixel_convolution_of(operator)
-    if found is None:
-        raise ValueError("the operator is no convolution of images with contiguous channels")
-    return found
 
 
 def _candidate(request: Request) -> Candidate | None:
@@ -200,7 +192,6 @@ def _candidate(request: Request) -> Candidate | None:
     rows = len(operator.dims) == 4 and operator.dims[1] != 1
     multiples = (1, 1, 0, step) if rows else (*(1 for _ in operator.dims[1:]), step)
     packed = panels.nbytes
-    reading = packed / costs.memory_bandwidth if packed > costs.cache_bytes else 0.0
     seconds = max(request.product_seconds, packed / costs.bandwidth)
     if kind is DepthwisePixels:
         seconds *= DEPTHWISE_FACTOR
@@ -211,7 +202,7 @@ def _candidate(request: Request) -> Candidate | None:
         last=channel,
         repeated=BROADCASTS,
         rows=tuple(range(channel)),
-        reading=reading,
+        reading=costs.reading_seconds(packed),
     )
 
 

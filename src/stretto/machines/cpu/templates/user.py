@@ -84,16 +84,11 @@ def _candidate(request: Request) -> Candidate | None:
     operator, costs = request.operator, request.costs
     if operator.combine is not Combine.KERNEL:
         return None
-    kernel = kernel_of(operator)
     wanted = index_multiples(operator)
     found = enumerate(contiguous_multiples(operator, costs.vector))
     multiples = tuple(wanted.get(dim, multiple) for dim, multiple in found)
-    nbytes = kernel.nbytes
-    if nbytes is None:
-        found = {load.access.buffer for load in operator.reads()} | {operator.out.buffer}
-        nbytes = sum(buffer.dtype.itemsize for buffer in found)
-    each = max(kernel.operations * costs.element_seconds, nbytes / costs.bandwidth)
-    return Candidate(User(kernel), multiples, costs.points(operator.dims) * each)
+    seconds = costs.points(operator.dims) * costs.user_seconds(operator)
+    return Candidate(User(kernel_of(operator)), multiples, seconds)
 
 
 FAMILY = Family((User,), _candidate)

@@ -25,7 +25,14 @@ from stretto.machines.cuda.graphs.store import Pool
 from stretto.machines.cuda.graphs.words import WORD, Operation, encoded, follow
 from stretto.machines.cuda.interpretation import Interpretation
 from stretto.machines.cuda.launch import Invocation
-from stretto.schedule.launch_graph import Opara, arranged, opara_streams, plan_graph, program_order
+from stretto.schedule.launch_graph import (
+    Opara,
+    arranged,
+    opara_streams,
+    plan_graph,
+    program_order,
+    taken_one_by_one,
+)
 from stretto.schedule.plan_cost import profiles_of
 from stretto.simulator.devices import device_for
 
@@ -189,19 +196,14 @@ class EmulatedGraph:
 
     def run(self, handles: dict[int, bool]) -> None:
         """Run all nodes once."""
-        behind: list[list[int]] = [[] for _ in self.steps]
-        missing = [len(set(step.after)) for step in self.steps]
-        for number, step in enumerate(self.steps):
-            for before in set(step.after):
-                behind[before].append(number)
-        ready = [number for number, count in enumerate(missing) if not count]
-        while ready:
+        ready: list[int] = []
+
+        def take(turn: int) -> int:
             number = ready.pop(self.order.randrange(len(ready)))
             self.steps[number].run(handles)
-            for later in behind[number]:
-                missing[later] -= 1
-                if not missing[later]:
-                    ready.append(later)
+            return number
+
+        taken_one_by_one([step.after for step in self.steps], ready.append, take)
 
     def _add(self, run: Callable[[dict[int, bool]], None], after: After) -> GraphNode:
         self.steps.append(_Step(run, tuple(after)))

@@ -18,7 +18,13 @@ from typing import Protocol
 import torch
 
 from stretto.errors import RunError
-from stretto.machines.cuda.driver import ATTRIBUTE_COOPERATIVE, CudaError, Driver, run_error
+from stretto.machines.cuda.driver import (
+    ATTRIBUTE_COOPERATIVE,
+    CudaError,
+    Driver,
+    pointers_to,
+    run_error,
+)
 from stretto.machines.cuda.graphs.builder import NODE_BYTES, After, GraphNode
 from stretto.machines.cuda.graphs.library import GraphCall
 from stretto.machines.cuda.graphs.store import Pool
@@ -220,8 +226,7 @@ def free_memory(driver: Driver) -> int:
 def kernel_node(kernel: LoadedKernel, words: Words) -> tuple[KernelNode, object]:
     """Return the parameters of a node, and the objects that they point to, to be kept until the
     driver has read them."""
-    start, step = ctypes.addressof(words), ctypes.sizeof(ctypes.c_uint64)
-    pointers = (ctypes.c_void_p * len(words))(*(start + step * n for n in range(len(words))))
+    pointers = pointers_to(words)
     node = KernelNode(
         function=kernel.function,
         grid=(kernel.blocks, 1, 1),

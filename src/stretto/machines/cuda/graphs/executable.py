@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import warnings
 from array import array
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -77,10 +77,9 @@ from stretto.machines.cuda.host import Activation, Host, PlanExecutable, host_nu
 from stretto.machines.cuda.launch import Invocation
 from stretto.machines.cuda.launcher import Launcher
 from stretto.machines.cuda.printer.source import TritonSource
-from stretto.machines.cuda.state import State
+from stretto.machines.cuda.state import Job, State
 from stretto.options import Options
 from stretto.runtime.library import run_call
-from stretto.runtime.sizes import Values
 
 MOST_GRAPHS = 16
 """Graphs that a state keeps; the least recently used one is dropped."""
@@ -162,17 +161,9 @@ class GraphExecutable(PlanExecutable):
         pairs = zip(sums[::2], sums[1::2], strict=False)
         return {name: BranchCount(*pair) for name, pair in zip(self.counted, pairs, strict=False)}
 
-    def host(
-        self,
-        state: State,
-        memory: Mapping[int, torch.Tensor],
-        capacities: Mapping[int, int],
-        sizes: Values,
-        stream: int,
-    ) -> Host:
-        if state.capture:  # the caller captures the launches in its own graph
-            return super().host(state, memory, capacities, sizes, stream)
-        return GraphHost(self, state, memory, capacities, sizes, stream)
+    def host(self, job: Job) -> Host:
+        # A caller who captures launches does so in a graph of their own.
+        return super().host(job) if job.state.capture else GraphHost(self, job)
 
     def graphs_of(self, state: State) -> Graphs:
         """Return the graphs of a state; they are dropped if its arena has been reallocated."""
@@ -285,8 +276,8 @@ class GraphHost(Host):
 
     def main(self) -> Activation:
         executable = self.executable
-        self.graphs = executable.graphs_of(self.state)
-        sizes = executable.symbols.registers(self.sizes)
+        self.graphs = executable.graphs_of(self.job.state)
+        sizes = executable.symbols.registers(self.job.sizes)
         function = executable.functions["main"]
         at = Activation(function, self.graphs.arena, self.graphs.words, 0, sizes)
         places = executable.plan.words["main"]
@@ -306,12 +297,12 @@ class GraphHost(Host):
         if executable.exit_count:  # a run that was stopped may have left it set
             self.graphs.left[0].fill_(0)
         self.begun = False
-        addresses = {slot: tensor.data_ptr() for slot, tensor in self.memory.items()}
+        addresses = {slot: tensor.data_ptr() for slot, tensor in self.job.memory.items()}
         self.count(addresses)
         self.signature = (
             tuple(addresses.values()),
-            tuple(self.sizes),
-            tuple(self.capacities.items()),
+            tuple(self.job.sizes),
+            tuple(self.job.capacities.items()),
         )
         self.run(at)
         return at
@@ -362,7 +353,7 @@ class GraphHost(Host):
     def replay(self, part: Stretch, made: StretchGraph, at: Activation) -> None:
         """Enqueue a replay."""
         self.executable.counts.replayed += 1
-        self.executable.launcher.replay(made.replay, self.stream)
+        self.executable.launcher.replay(made.replay, self.job.stream)
         at.lost |= part.rotated
         for launch in part.launches:
             at.lost |= set(launch.rotated)
@@ -372,10 +363,7 @@ class GraphHost(Host):
         replay if the graph has exits."""
         if not part.exits:
             return 0
-        executable = self.executable
-        executable.reads += 1
-        executable.launcher.synchronize(self.stream)
-        executable.require_running(self.state)
+        self.wait()
         return int(self.graphs.left[0].item())
 
     def go_on(self, part: Stretch, exit_number: int, at: Activation) -> Iterator[Node[Action]]:
@@ -428,12 +416,12 @@ class GraphHost(Host):
 
     def rigid(self, stretch: Stretch, at: Activation) -> Hashable:
         """Return the values for which the graph of a stretch cannot be patched."""
-        outer = set(map(id, stretch.outer))
+        outer, memory = set(map(id, stretch.outer)), self.job.memory
         fixed = [one for one in stretch.launches if id(one) not in outer]
         used = {b.slot for call in stretch.calls for b in call.operands if isinstance(b, Buffer)}
         return (
-            tuple(self.sizes) if stretch.sized else (),
-            tuple(self.memory[slot].data_ptr() for slot in sorted(used) if slot in self.memory),
+            tuple(self.job.sizes) if stretch.sized else (),
+            tuple(memory[slot].data_ptr() for slot in sorted(used) if slot in memory),
             tuple(self.changing_words(launch, at) for launch in fixed),
         )
 
@@ -490,7 +478,7 @@ class GraphHost(Host):
             head = (graph.copy(at.words, self.graphs.initial, ()),)
         recording = _Recording(self, at)
         arranged = executable.arrangements
-        recorder = Recorder(recording, arranged, self.state.stream, stretch.exits, head)
+        recorder = Recorder(recording, arranged, self.job.state.stream, stretch.exits, head)
         if behind is None:
             recorder.parts(graph, stretch.sequence, stretch.numbers)
         else:
@@ -520,7 +508,7 @@ class _Recording:
 
     @property
     def control(self) -> int:
-        return self.host.state.control.data_ptr()
+        return self.host.job.state.control.data_ptr()
 
     def invocation(self, launch: Launch) -> Invocation:
         return self.host.invocation(launch, self.at)

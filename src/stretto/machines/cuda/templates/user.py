@@ -59,12 +59,9 @@ def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice | None:
     ]
     counts = (ceil(t / b) for t, b in zip(tiles, block_sizes(kernel, tiles, lanes), strict=True))
     calls = prod(sizes[:leads]) * prod(counts)
-    nbytes = kernel.nbytes
-    if nbytes is None:
-        found = {load.access.buffer for load in operator.reads()} | {operator.out.buffer}
-        nbytes = sum(buffer.dtype.itemsize for buffer in found)
-    each = max(kernel.operations * costs.element_seconds, nbytes / costs.bandwidth)
-    seconds = costs.latency_seconds + max(prod(sizes) * each, calls * costs.latency_seconds / 2)
+    seconds = costs.latency_seconds + max(
+        prod(sizes) * costs.user_seconds(operator), calls * costs.latency_seconds / 2
+    )
     return Choice(User(lanes, kernel), seconds, seconds)
 
 
