@@ -90,30 +90,13 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Tasks of a kernel, from `first` to `last` by `stride`. Machines turn it into a loop.
-
-    tasks: the total number of tasks if every unit has at most one; else 0.
-    """
-
-    kernel: str
-    arguments: tuple[Term, ...]
-    first: Term
-    last: Term
-    stride: Term
-    tasks: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class If:
-    """A branch. recurs: the enclosing loop takes `then` repeatedly, because it is a part of a
-    recursive function."""
+    """A branch. note: a comment on it."""
 
     condition: Term
     then: Block
     orelse: Block = ()
     note: str = ""
-    recurs: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,20 +155,7 @@ class Raw:
 
 
 Statement = (
-    Assign
-    | Store
-    | Do
-    | Guard
-    | Wait
-    | Signal
-    | Call
-    | Run
-    | If
-    | For
-    | Loop
-    | Section
-    | Return
-    | Raw
+    Assign | Store | Do | Guard | Wait | Signal | Call | If | For | Loop | Section | Return | Raw
 )
 Block = tuple[Statement, ...]
 
@@ -274,7 +244,7 @@ def writes(statement: Statement) -> tuple[Buffer | None, ...]:
     match statement:
         case Store(buffer):
             return (buffer,)
-        case Do() | Raw() | Call() | Run():
+        case Do() | Raw() | Call():
             return (None,)
         case _:
             return ()
