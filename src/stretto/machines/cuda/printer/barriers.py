@@ -142,7 +142,7 @@ class ProgramAccesses:
     def kernel(self, name: str) -> KernelAccesses:
         """Return the accesses of a kernel (computed once)."""
         if name not in self._known:
-            self._known[name] = kernel_accesses(self.kernels[name], self.texts[name])
+            self._known[name] = kernel_accesses(self.kernels[name], self.texts[name].phases)
         return self._known[name]
 
     def add(self, known: dict[str, Touched], function: str, touched: Touched) -> None:
@@ -254,7 +254,7 @@ class Barriers(Flow[Steps, Steps, Touched]):
 
     def after_run(self, step: RunStep, state: Touched) -> Touched:
         kernel, units = self.accessed.kernel(step.kernel), running(step)
-        if not kernel.always_has_barrier:
+        if not kernel.has_barrier:
             touched = kernel.before_first_barrier | kernel.after_last_barrier
             return state.plus(map(state.in_known_terms, touched), units)
         # A unit without a task executes no barrier, and touches nothing.
