@@ -182,8 +182,7 @@ class StateMachine:
                     state = join
                 case code.Loop(condition, head, body):
                     first, again, end = (self.new(owner) for _ in range(3))
-                    live_head = code.live((statement,), behind)
-                    live_body = behind | code.live(body, live_head) | {*condition.names}
+                    live_body, live_head = code.live_inside(statement, behind)
                     self.goto(state, first)
                     self.choose(self.cut(owner, head, first, live_body), condition, again, end)
                     self.goto(self.cut(owner, body, again, live_head), first)
