@@ -15,14 +15,24 @@ from typing import TypeVar
 import numpy as np
 
 from stretto.device.boxes import Mask
-from stretto.device.expr import (
-    Buffer,
-)
+from stretto.device.expr import Buffer, loads
 from stretto.device.flow import Backward
 from stretto.device.operator import Stage
 from stretto.device.program import DeviceProgram, Item, Schedule, Signal, Wait
 from stretto.device.regions import statement_regions
-from stretto.device.tree import Call, Node, Rotation, leaves, swaps
+from stretto.device.tree import (
+    Call,
+    Check,
+    Leaf,
+    Let,
+    Node,
+    Rotation,
+    inputs,
+    leaves,
+    rotating,
+    swaps,
+    walk,
+)
 
 L = TypeVar("L")
 
@@ -127,8 +137,8 @@ def _last_signal(items: tuple[Item, ...]) -> int:
     return max((item.step for item in items if isinstance(item, Signal)), default=0)
 
 
-# ---- Buffers that a function may still access after each of its leaves; other buffers need not be
-# tracked.
+# ---- Buffers that control nodes access, and those that a function may still access after each of
+# its leaves; other buffers need not be tracked.
 
 
 BufferNames = frozenset[str]
@@ -146,6 +156,20 @@ def later_names(
     later = _Later(names)
     later.visit(body, None if returns else frozenset())
     return lambda leaf: later.found[id(leaf)]
+
+
+def control_buffers(body: Node[L], statements: Callable[[L], Iterable[Let | Check]]) -> set[Buffer]:
+    """Return the buffers that control nodes and register statements access: those that they read,
+    pass to functions or rotate. statements: those of a leaf."""
+    found = rotating(body)
+    for node in walk(body):
+        exprs = [*inputs(node)]
+        if isinstance(node, Leaf):
+            exprs += (expr for item in statements(node.body) for expr in item.exprs)
+        elif isinstance(node, Call):
+            found |= {access.buffer for _, access in node.tensors}
+        found |= {load.access.buffer for expr in exprs for load in loads(expr)}
+    return found
 
 
 class _Later(Backward[L, BufferNames | None]):

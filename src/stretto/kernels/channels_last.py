@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TypeVar
 
+from stretto.device.analyses import control_buffers
 from stretto.device.expr import (
     Access,
     Apply,
@@ -30,7 +31,6 @@ from stretto.device.expr import (
     Position,
     Var,
     index_loads,
-    loads,
     parts,
     substitute_index,
     substitute_vars,
@@ -38,7 +38,7 @@ from stretto.device.expr import (
 from stretto.device.forms import Items, LeafItem
 from stretto.device.operator import Combine, LibraryCall, Operator, beside
 from stretto.device.regions import call_buffers
-from stretto.device.tree import Call, Node, Tree, TreeFunction, inputs, leaves, rotating, walk
+from stretto.device.tree import Check, Let, Node, Tree, TreeFunction, leaves
 from stretto.kernels.contraction import (
     Convolution,
     convolution_of,
@@ -178,21 +178,10 @@ def _free_images(function: TreeFunction[Items]) -> set[Buffer]:
 
 def _held(body: Node[Items]) -> set[Buffer]:
     """Return the buffers that control nodes and leaf items other than operators access."""
-    held = rotating(body)
-    for node in walk(body):
-        held |= {load.access.buffer for value in inputs(node) for load in loads(value)}
-        if isinstance(node, Call):
-            held |= {access.buffer for _, access in node.tensors}
-    for items in leaves(body):
-        for item in items:
-            match item:
-                case Operator():
-                    pass
-                case LibraryCall():
-                    held |= {*call_buffers(item), *item.outs}
-                case _:
-                    held |= {load.access.buffer for expr in item.exprs for load in loads(expr)}
-    return held
+    items = [item for leaf in leaves(body) for item in leaf]
+    calls = [item for item in items if isinstance(item, LibraryCall)]
+    held = control_buffers(body, lambda leaf: [i for i in leaf if isinstance(i, Let | Check)])
+    return held.union(*((*call_buffers(call), *call.outs) for call in calls))
 
 
 def _accesses(operator: Operator) -> tuple[Access, ...]:

@@ -24,11 +24,12 @@ from typing import Any
 
 import torch
 
-from stretto.device.expr import Buffer, loads
+from stretto.device.analyses import control_buffers
+from stretto.device.expr import Buffer
 from stretto.device.operator import DRAWS, Kernel, LibraryArgument, LibraryCall
 from stretto.device.program import DeviceProgram, Run, Schedule, has_parallel
-from stretto.device.regions import kernel_regions, statement_regions
-from stretto.device.tree import Call, Leaf, inputs, rotating, walk
+from stretto.device.regions import kernel_regions
+from stretto.device.tree import Leaf, walk
 from stretto.ops.infer import resolve
 from stretto.options import Options
 from stretto.runtime.compiler import NativeLibrary
@@ -237,14 +238,8 @@ def _touched_otherwise(program: DeviceProgram) -> set[str]:
         for region in kernel_regions(kernel)
     }
     for function in program.tree.functions:
-        found |= {buffer.name for buffer in rotating(function.body)}
-        for node in walk(function.body):
-            found |= {load.access.buffer.name for value in inputs(node) for load in loads(value)}
-            if isinstance(node, Call):
-                found |= {access.buffer.name for _, access in node.tensors}
-            elif isinstance(node, Leaf):
-                statements = node.body.statements
-                found |= {r.buffer.name for item in statements for r in statement_regions(item)}
+        touched = control_buffers(function.body, lambda schedule: schedule.statements)
+        found |= {buffer.name for buffer in touched}
     return found
 
 

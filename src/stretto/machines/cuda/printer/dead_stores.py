@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from stretto.device.expr import Buffer, loads
+from stretto.device.analyses import control_buffers
+from stretto.device.expr import Buffer
 from stretto.device.plan import Launch, Library, Plan
 from stretto.device.program import DeviceProgram
-from stretto.device.regions import statement_regions
-from stretto.device.tree import Call, Leaf, inputs, leaves, rotation, walk
+from stretto.device.tree import Call, Leaf, rotation, walk
 from stretto.machines import statements as code
 from stretto.machines.cuda.printer.kernel import Phase, TritonKernel
 
@@ -66,14 +66,7 @@ def _read_by_control(program: DeviceProgram) -> Iterator[Buffer]:
     another buffer's (tensor params, rotated buffers)."""
     for function in program.tree.functions:
         yield from function.tensors
-        for schedule in leaves(function.body):
-            for item in schedule.statements:
-                yield from (region.buffer for region in statement_regions(item))
-        for node in walk(function.body):
-            yield from (buffer for pair in rotation(node) for buffer in pair)
-            yield from (load.access.buffer for expr in inputs(node) for load in loads(expr))
-            if isinstance(node, Call):
-                yield from (access.buffer for _, access in node.tensors)
+        yield from control_buffers(function.body, lambda schedule: schedule.statements)
 
 
 def _without(text: TritonKernel, read: Collection[Buffer]) -> TritonKernel:
