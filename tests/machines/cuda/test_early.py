@@ -18,7 +18,6 @@ from stretto.device.operator import Kernel, TileDim
 from stretto.device.program import Run, Wait
 from stretto.ir.types import DType
 from stretto.machines import statements as code
-from stretto.machines.cuda.printer.barriers import BARRIER_STEP, BarrierStep, Steps
 from stretto.machines.cuda.printer.early import STATES, EarlyLoads
 from stretto.machines.cuda.printer.early_kernel import shared_bytes, split_early
 from stretto.machines.cuda.printer.kernel import TritonKernel
@@ -27,6 +26,7 @@ from stretto.machines.cuda.printer.scalar import BARRIER
 from stretto.machines.statements import python_function
 from stretto.machines.terms import Term, call, literal, variable
 from stretto.options import Debug, Options
+from stretto.schedule.barriers import BARRIER_STEP, BarrierStep, Steps
 from stretto.schedule.merge import RunStep, WaitStep
 
 X = Buffer("x", DType.F32, (256,), "input", 0)

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
+from stretto.device.accesses import Phase
 from stretto.device.analyses import control_buffers
 from stretto.device.expr import Buffer
 from stretto.device.plan import Launch, Library, Plan
 from stretto.device.program import DeviceProgram
 from stretto.device.tree import Call, Leaf, rotation, walk
 from stretto.machines import statements as code
-from stretto.machines.cuda.printer.kernel import Phase, TritonKernel
+from stretto.machines.cuda.printer.kernel import TritonKernel
 
 Texts = Mapping[str, TritonKernel]
 

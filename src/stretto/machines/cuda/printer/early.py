@@ -23,7 +23,6 @@ from stretto.device.expr import Buffer
 from stretto.device.operator import label
 from stretto.device.runs import called
 from stretto.machines import statements as code
-from stretto.machines.cuda.printer.barriers import BarrierStep, EndStep, Steps
 from stretto.machines.cuda.printer.early_kernel import (
     EarlyKernel,
     read_bytes,
@@ -35,6 +34,7 @@ from stretto.machines.cuda.printer.kernel import WARPS
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import BARRIER, UNIT
 from stretto.machines.terms import Term, call, infix, separated
+from stretto.schedule.barriers import BarrierStep, EndStep, Steps
 from stretto.schedule.merge import RunStep, Step, WaitStep, dealt_from
 
 Key = tuple[str, int]

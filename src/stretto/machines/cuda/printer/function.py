@@ -24,7 +24,6 @@ from stretto.errors import CodegenError
 from stretto.ir.types import DType
 from stretto.machines import statements as code
 from stretto.machines.control import ControlPrinter, is_checked
-from stretto.machines.cuda.printer.barriers import BarrierStep, EndStep, Steps
 from stretto.machines.cuda.printer.early import EarlyLoads, first_task
 from stretto.machines.cuda.printer.expr import LanePrinter, size_term
 from stretto.machines.cuda.printer.parts import ModuleParts
@@ -42,6 +41,7 @@ from stretto.machines.cuda.template import power
 from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.runtime.results import Status
 from stretto.schedule import merge
+from stretto.schedule.barriers import BarrierStep, EndStep, Steps
 
 LEAST_LINES, LEAST_REPEATED = 10, 24
 """Lines from which a leaf or branch becomes a separate function: outside of loops, and in a loop,

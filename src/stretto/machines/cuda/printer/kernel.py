@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stretto.device.accesses import Phase
 from stretto.device.expr import Buffer, Reg
 from stretto.device.operator import Kernel, Operator, Stage
 from stretto.kernels.groups import divisible
@@ -168,14 +169,6 @@ FUNCTION_FILES = ("functions.py", "transcendental.py", "blocks.py", "shared.py")
 """Files of machines/cuda/printer/library with the functions that printed kernels call, in order."""
 WARPS = 4
 """Warps of a unit, unless a style says otherwise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """What a task accesses in memory between two barriers."""
-
-    reads: frozenset[Buffer] = frozenset()
-    writes: frozenset[Buffer] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,11 +32,10 @@ from stretto.device.expr import (
 )
 from stretto.device.operator import Kernel, Span, Stage
 from stretto.device.ranges import Range, range_of
+from stretto.device.registers import Change, Registers
 from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Quantity
 from stretto.ir.types import DType
-from stretto.machines.cuda.printer.kernel import Phase
-from stretto.machines.cuda.printer.registers import Change, Registers
 
 Shape = tuple[Extent, ...]
 Box = tuple[Range, ...]
@@ -76,6 +75,14 @@ class Access:
 
 
 Accesses = frozenset[Access]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What a task accesses in memory between two barriers."""
+
+    reads: frozenset[Buffer] = frozenset()
+    writes: frozenset[Buffer] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
