@@ -15,9 +15,7 @@ from typing import TypeVar
 import numpy as np
 
 from stretto.device.boxes import Mask
-from stretto.device.expr import (
-    Buffer,
-)
+from stretto.device.expr import Buffer
 from stretto.device.flow import Backward
 from stretto.device.operator import Stage
 from stretto.device.program import DeviceProgram, Item, Schedule, Signal, Wait
@@ -127,8 +125,8 @@ def _last_signal(items: tuple[Item, ...]) -> int:
     return max((item.step for item in items if isinstance(item, Signal)), default=0)
 
 
-# ---- Buffers that a function may still access after each of its leaves; other buffers need not be
-# tracked.
+# ---- Buffers that control nodes access, and those that a function may still access after each of
+# its leaves; other buffers need not be tracked.
 
 
 BufferNames = frozenset[str]

@@ -148,7 +148,7 @@ class ControlPrinter(ABC, Generic[Parts, L]):
             self.advance(at, stop, step, node.step > 0)
         goes_on = infix(at, "<" if node.step > 0 else ">", stop)
         condition = self.ok & goes_on if self.ok else goes_on
-        self.out.add(code.Loop(condition, body=tuple(body)))
+        self.repeat(node, code.Loop(condition, body=tuple(body)))
         self.decided(node, 0)
 
     def dealt(self, node: For[L], at: Term, stop: Term) -> int | Term:
@@ -166,8 +166,12 @@ class ControlPrinter(ABC, Generic[Parts, L]):
                 self.node(node.body)
                 self.rotate(node.rotate)
         condition = self.reg(node.condition)
-        self.out.add(code.Loop(condition, tuple(head), tuple(body), flag, self.ok))
+        self.repeat(node, code.Loop(condition, tuple(head), tuple(body), flag, self.ok))
         self.decided(node, 0)
+
+    def repeat(self, node: Loop[L], loop: code.Loop) -> None:
+        """Add the statement of a loop."""
+        self.out.add(loop)
 
     def decided(self, node: If[L] | Loop[L], way: int) -> None:
         """Record that control takes arm `way` of a branch, or goes on in a loop (1) or leaves it

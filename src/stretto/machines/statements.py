@@ -90,30 +90,13 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Tasks of a kernel, from `first` to `last` by `stride`. Machines turn it into a loop.
-
-    tasks: the total number of tasks if every unit has at most one; else 0.
-    """
-
-    kernel: str
-    arguments: tuple[Term, ...]
-    first: Term
-    last: Term
-    stride: Term
-    tasks: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class If:
-    """A branch. recurs: the enclosing loop takes `then` repeatedly, because it is a part of a
-    recursive function."""
+    """A branch. note: a comment on it."""
 
     condition: Term
     then: Block
     orelse: Block = ()
     note: str = ""
-    recurs: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,20 +155,7 @@ class Raw:
 
 
 Statement = (
-    Assign
-    | Store
-    | Do
-    | Guard
-    | Wait
-    | Signal
-    | Call
-    | Run
-    | If
-    | For
-    | Loop
-    | Section
-    | Return
-    | Raw
+    Assign | Store | Do | Guard | Wait | Signal | Call | If | For | Loop | Section | Return | Raw
 )
 Block = tuple[Statement, ...]
 
@@ -274,7 +244,7 @@ def writes(statement: Statement) -> tuple[Buffer | None, ...]:
     match statement:
         case Store(buffer):
             return (buffer,)
-        case Do() | Raw() | Call() | Run():
+        case Do() | Raw() | Call():
             return (None,)
         case _:
             return ()
@@ -322,24 +292,32 @@ def mentioned(block: Block) -> dict[str, None]:
 def live(block: Block, after: frozenset[str]) -> frozenset[str]:
     """Return the variables that are live before `block`, if those in `after` are live after it."""
     for statement in reversed(block):
+        ends = zip(blocks(statement), live_inside(statement, after), strict=True)
+        inner = [live(part, end) for part, end in ends]
         match statement:
-            case If(_, then, orelse):
-                after = live(then, after) | live(orelse, after)
-            case Section(body):
-                after = live(body, after)
-            case For(variable, body=body):
-                again = after | (live(body, after) - {*variable.names})
-                after |= live(body, again) - {*variable.names}
-            case Loop(_, head, body):
-                kept = after.union(uses(statement))
-                again = live(head, kept | live(body, kept))
-                after = live(head, kept | live(body, kept | again)) - {*defines(statement)}
-                after = after.union(statement.guard.names if statement.guard else ())
-                continue
+            case If() | Section():
+                after = frozenset[str]().union(*inner, uses(statement))
+            case For(variable):
+                after = (after | inner[0] - {*variable.names}).union(uses(statement))
+            case Loop(guard=guard):
+                after = inner[0] - {*defines(statement)} | {*(guard.names if guard else ())}
             case _:
-                after -= {*defines(statement)}
-        after = after.union(uses(statement))
+                after = (after - {*defines(statement)}).union(uses(statement))
     return after
+
+
+def live_inside(statement: Statement, after: frozenset[str]) -> tuple[frozenset[str], ...]:
+    """Return the variables that are live at the end of each inner block of a statement, if those in
+    `after` are live after it."""
+    match statement:
+        case For(variable, body=body):
+            return (after | live(body, after) - {*variable.names},)
+        case Loop(_, head, body, _, guard):
+            tested = after.union(uses(statement))
+            again = live(head, tested | live(body, tested)) | {*(guard.names if guard else ())}
+            return tested | live(body, again), again
+        case _:
+            return tuple(after for _ in blocks(statement))
 
 
 def live_behind(block: Block, after: frozenset[str]) -> list[frozenset[str]]:

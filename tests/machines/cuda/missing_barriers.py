@@ -2,7 +2,7 @@
 
 Nothing is executed, so loops that a run does not come to, branches that it does not take and params
 that may be one piece of memory count, too. What steps touch is what the printer knows of them
-(`printer/accesses.py`); whether that is right is seen by running programs under the race check.
+(`device/accesses.py`); whether that is right is seen by running programs under the race check.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from stretto.device.accesses import Access, Touched
 from stretto.device.program import DeviceProgram
 from stretto.device.tree import Leaf, Node, children, rebuilt
-from stretto.machines.cuda.printer.accesses import Access, Touched
-from stretto.machines.cuda.printer.barriers import (
+from stretto.machines.cuda.printer.parts import ModuleParts
+from stretto.schedule.barriers import (
     BARRIER_STEP,
     Barriers,
     Functions,
     ProgramAccesses,
     Steps,
 )
-from stretto.machines.cuda.printer.parts import ModuleParts
 
 
 class Checker(Barriers):
@@ -57,7 +57,8 @@ class Printed:
 
     def missing(self, functions: Functions) -> list[object]:
         """Where a barrier is missing in these functions."""
-        accessed = ProgramAccesses(self.program, self.parts.texts)
+        phases = {name: text.phases for name, text in self.parts.texts.items()}
+        accessed = ProgramAccesses(self.program, phases)
         checkers = {name: Checker(accessed, one) for name, one in functions.items()}
         accessed.followed(checkers)
         return [what for checker in checkers.values() for what in checker.missing]

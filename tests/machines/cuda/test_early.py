@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 from torch import nn
 
 import stretto
-from stretto.device.expr import Buffer
+from stretto.device import tree
+from stretto.device.expr import Buffer, Reg
+from stretto.device.operator import Kernel, TileDim
+from stretto.device.program import Run, Wait
 from stretto.ir.types import DType
 from stretto.machines import statements as code
-from stretto.machines.cuda.printer.early import EarlyLoads, split_early
+from stretto.machines.cuda.printer.early import STATES, EarlyLoads
+from stretto.machines.cuda.printer.early_kernel import shared_bytes, split_early
 from stretto.machines.cuda.printer.kernel import TritonKernel
-from stretto.machines.cuda.printer.row_pieces import shared_bytes
+from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import BARRIER
 from stretto.machines.statements import python_function
-from stretto.machines.terms import Term, call, infix, literal, variable
+from stretto.machines.terms import Term, call, literal, variable
 from stretto.options import Debug, Options
+from stretto.schedule.barriers import BARRIER_STEP, BarrierStep, Steps
+from stretto.schedule.merge import RunStep, WaitStep
 
 X = Buffer("x", DType.F32, (256,), "input", 0)
 W = Buffer("w", DType.F32, (64, 256), "constant", 1)
 Y = Buffer("y", DType.F32, (64,), "local")
 
-UNIT, OK, TASK = (variable(name) for name in ("unit", "ok", "task"))
+OK, TASK = variable("ok"), variable("task")
 P = [variable(f"p{n}") for n in range(3)]
 BLOCK = (16, 256)
 
@@ -58,8 +66,8 @@ def changed(old: code.Statement, *new: code.Statement) -> code.Block:
 def test_only_the_weights_come_first() -> None:
     split = split_early(kernel())
     assert split is not None
-    assert split.values == (variable("v4"),)
-    assert split.constants == (1,)
+    assert split.loads == (WEIGHTS,)
+    assert split.constants == (W,)
     assert split.nbytes == 16 * 256 * 4
     assert split.early.parameters == (P[1], TASK)
     assert split.early.body == (G0, LANES, WEIGHTS, code.Return((variable("v4"),)))
@@ -93,66 +101,119 @@ def test_little_is_not_worth_it() -> None:
 
 
 # ---- where the loads go ----------------------------------------------------------------------
-def run(name: str, first: Term = UNIT) -> code.Run:
-    return code.Run(name, (*P, variable("control"), TASK), first, literal(4), literal(5), 4)
+UNITS = 5
+C, N = Reg("c", DType.BOOL), Reg("n", DType.I64)
+WAITED = {unit: (Wait(0, 0, UNITS),) for unit in range(UNITS)}
+Node = tree.Node[Steps]
 
 
-WAIT = code.Wait(call("wait", UNIT), OK)
+def run(name: str, start: int = 0, tasks: int = 4) -> RunStep:
+    """Tasks that units have from unit `start` on."""
+    each = {(start + n) % UNITS: n for n in range(min(tasks, UNITS))}
+    counts = {n: len(range(n, tasks, UNITS)) for n in each.values()}
+    return RunStep(name, {unit: (Run(name, n, counts[n], UNITS),) for unit, n in each.items()})
 
 
-def early(budget: int = 40_000, shared: int = 0, **kernels: TritonKernel) -> EarlyLoads:
+def wait() -> WaitStep:
+    return WaitStep(WAITED)
+
+
+def leaf(*steps: RunStep | WaitStep | BarrierStep) -> Node:
+    return tree.Leaf(Steps(steps))
+
+
+def loop(*body: Node | RunStep) -> Node:
+    nodes = (leaf(one) if isinstance(one, RunStep) else one for one in body)
+    return tree.While(tree.Seq(()), C, tree.Seq(tuple(nodes)))
+
+
+def branch(*then: Node) -> Node:
+    return tree.If(C, tree.Seq(then), tree.Seq(()))
+
+
+def early(
+    budget: int = 40_000, shared: int = 0, tasks: int = 4, **texts: TritonKernel
+) -> EarlyLoads:
+    texts = texts or {"one": kernel(), "two": kernel()}
     names = iter(range(99))
-    return EarlyLoads(
-        kernels or {"one": kernel(), "two": kernel()},
-        lambda hint, function, inline, kernel: hint,
-        lambda hint: variable(f"{hint}_{next(names)}"),
-        budget,
-        shared=shared,
+    parts = SimpleNamespace(
+        program=SimpleNamespace(units=UNITS),
+        kernels={name: Kernel(name, (TileDim(tasks, 1),), ()) for name in texts},
+        texts=texts,
+        define=lambda hint, function, inline, kernel: hint,
+        fresh=lambda hint: variable(f"{hint}_{next(names)}"),
+        external=lambda buffer: variable(buffer.name),
     )
+    return EarlyLoads(cast("ModuleParts", parts), budget, shared=shared)
 
 
-def text(loads: EarlyLoads, *block: code.Statement) -> list[str]:
-    return python_function("f", code.Function((), loads.placed(block))).splitlines()[1:]
+def visited(loads: EarlyLoads, *nodes: Node) -> list[str]:
+    """What nodes call once it is decided what comes early; see `calls`."""
+    loads.visit(tree.Seq(nodes))
+    return calls(loads, tree.Seq(nodes))
 
 
-def calls(lines: list[str]) -> list[str]:
-    """The functions that are called, a wait as `wait`, each with the indentation of its line."""
-    found = [re.match(r"( *)(?:.* = )?(wait|[eks]_\w+)\(", line) for line in lines]
-    return [match[1][4:] + match[2] for match in found if match]
+def calls(loads: EarlyLoads, node: Node, indent: str = "") -> list[str]:
+    """The functions that a node calls, a wait as `wait`; those inside of loops and branches are
+    indented."""
+    lines: list[str] = []
+    if isinstance(node, tree.Leaf):
+        for step in node.body.items:
+            if id(step) in loads.sections:
+                lines.append(indent + loads.sections[id(step)][1].function)
+            if isinstance(step, WaitStep):
+                lines.append(f"{indent}wait")
+            elif isinstance(step, RunStep):
+                lines.append(indent + loads.tasks[id(step)][0])
+        return lines
+    before = (*loads.fills.get(id(node), ()), *loads.loads.get(id(node), ()))
+    lines += [indent + load.function for load in before]
+    for child in tree.children(node):
+        lines += calls(loads, child, indent + "  " * (not isinstance(node, tree.Seq)))
+    return lines
+
+
+def values(loads: EarlyLoads, step: RunStep) -> list[str]:
+    """The values that the tasks of a step are given, by the names in their kernel."""
+    return [value.text.split("_")[1] for value in loads.tasks[id(step)][1].values]
 
 
 def test_loads_go_ahead_of_the_waits() -> None:
-    only = code.If(infix(UNIT, "==", 3), (WAIT,))
-    assert calls(text(early(), only, WAIT, BARRIER, run("one"))) == [
-        "e_one", "    wait", "wait", "    k_one",
+    loads, first = early(), wait()
+    assert visited(loads, leaf(first, wait(), BARRIER_STEP, run("one"))) == [
+        "e_one", "wait", "wait", "k_one",
     ]  # fmt: skip
+    assert loads.sections[id(first)][0] == 3
+    assert loads.budget == 40_000 and not loads.held
+
+
+def test_only_waits_that_directly_precede_a_kernel_have_loads_ahead() -> None:
+    assert visited(early(), leaf(wait()), leaf(run("one"))) == ["wait", "k_one"]
+    assert visited(early(), leaf(BARRIER_STEP, run("one"))) == ["k_one"]
 
 
 def test_a_kernel_with_many_tasks_loads_for_itself() -> None:
-    many = replace(run("one"), tasks=0)
-    assert calls(text(early(), WAIT, many)) == ["wait", "    k_one"]
+    assert visited(early(tasks=9), leaf(wait(), run("one", tasks=9))) == ["wait", "k_one"]
+    listed = RunStep("one", {0: (Run("one", 2), Run("one", 0), Run("one", 1), Run("one", 3))})
+    assert visited(early(), leaf(wait(), listed)) == ["wait", "k_one"]
 
 
 def test_a_loop_loads_what_every_iteration_runs() -> None:
-    branch = code.If(variable("c"), (run("two"),))
-    loop = code.Loop(OK, body=(code.Section((WAIT, run("one"))), branch))
-    assert calls(text(early(), loop)) == ["e_one", "    wait", "        k_one", "            k_two"]
+    found = visited(early(), loop(leaf(wait(), run("one")), branch(leaf(run("two")))))
+    assert found == ["e_one", "  wait", "  k_one", "    k_two"]
 
 
 def test_other_tasks_of_the_kernel_do_not_take_the_values() -> None:
     """They would be weights of other rows."""
-    other = run("one", UNIT + 1)
-    lines = text(early(), code.Loop(OK, body=(run("one"), code.If(variable("c"), (other,)))))
-    ours, theirs = [line for line in lines if "k_one" in line]
-    assert "early_" in ours and "early_" not in theirs
+    loads, ours, theirs = early(), run("one"), run("one", start=1)
+    visited(loads, loop(ours, branch(leaf(theirs))))
+    assert values(loads, ours) == ["v4"] and not values(loads, theirs)
 
 
 def test_registers_run_out_and_come_back() -> None:
     loads = early(20_000)
-    one = code.Loop(OK, body=(run("one"), run("two")))
-    two = code.Loop(OK, body=(run("two"),))
-    found = [line for line in calls(text(loads, one, two)) if line.startswith("e_")]
-    assert found == ["e_one", "e_two"]
+    found = visited(loads, loop(run("one"), run("two")), loop(run("two")))
+    assert [line for line in found if line.startswith("e_")] == ["e_one", "e_two"]
     assert loads.budget == 20_000 and not loads.held
 
 
@@ -167,60 +228,76 @@ def two_loads(name: str, rows: int = 8) -> code.Block:
 def test_what_a_block_takes_in_the_registers_of_all_warps() -> None:
     few, many = (split_early(kernel(two_loads("k")), warps) for warps in (4, 8))
     assert few is not None and many is not None
-    assert few.sizes == (1024, 4096, 4096)
-    assert many.sizes == (2048, 8192, 8192)  # four of the warps have the same as the others
+    assert [*few.sizes.values()] == [1024, 4096, 4096]
+    assert [*many.sizes.values()] == [
+        2048,
+        8192,
+        8192,
+    ]  # four of the warps have the same as the others
 
 
 def test_a_loop_keeps_the_large_blocks_that_fit() -> None:
-    loads = early(5200, one=kernel(two_loads("one")))
-    lines = text(loads, code.Loop(OK, body=(run("one"),)))
-    (kept,) = [line for line in lines if "e_one" in line]
-    assert kept.count("early_") == 1 and "v4" in kept  # a number for each row is not worth it
-    (first,) = [line for line in lines if "task = " in line]
-    assert "stretto_again(unit)" in first
+    loads, step = early(5200, one=kernel(two_loads("one"))), run("one")
+    assert visited(loads, loop(step)) == ["e_one", "  k_one"]
+    assert values(loads, step) == ["v4"]  # a number for each row is not worth it
+    assert loads.tasks[id(step)][1].scarce
     assert (loads.kept, loads.lacking) == (4096, 4096 + 1024)
     assert loads.shares == {"one": {"w": 4096 / (2 * 4096 + 1024)}}
 
 
 def test_where_everything_fits_addresses_may_stay_too() -> None:
-    lines = text(early(one=kernel(two_loads("one"))), code.Loop(OK, body=(run("one"),)))
-    assert not any("stretto_again" in line for line in lines)
+    loads, step = early(one=kernel(two_loads("one"))), run("one")
+    visited(loads, loop(step))
+    assert not loads.tasks[id(step)][1].scarce
 
 
 def test_inner_loops_have_registers_first() -> None:
     loads = early(20_000)
-    inner = code.Loop(OK, body=(run("two"),))
-    lines = text(loads, code.Loop(OK, body=(run("one"), inner)))
-    assert [line for line in calls(lines) if "e_" in line] == ["    e_two"]
+    found = visited(loads, loop(run("one"), loop(run("two"))))
+    assert [line for line in found if "e_" in line] == ["  e_two"]
     assert loads.budget == 20_000 and not loads.held
 
 
 def test_states_of_recursive_functions_keep_what_they_read() -> None:
     def states(recurs: bool) -> list[str]:
-        state = code.If(infix(variable("state"), "==", 3), (WAIT, run("one")), recurs=recurs)
-        return calls(text(early(), code.Loop(OK, body=(state,))))
+        body, loads = leaf(wait(), run("one")), early()
+        loads.loop(STATES, (body,), (body,) if recurs else ())
+        return [load.function for load in loads.loads[STATES]] + calls(loads, body)
 
-    assert states(True) == ["e_one", "        wait", "            k_one"]
-    assert states(False) == ["        e_one", "        wait", "            k_one"]
+    assert states(True) == ["e_one", "wait", "k_one"]
+    assert states(False) == ["e_one", "wait", "k_one"]
+
+
+def test_branches_and_loops_with_calls_are_states() -> None:
+    """Only what is around the calls; a branch without one is not always taken."""
+    again: Node = tree.Call("main", (), ())
+    loads = early()
+    body = loop(leaf(run("one")), again, branch(leaf(run("two"))))
+    loads.loop(STATES, (body,), (body,))
+    assert [load.function for load in loads.loads[STATES]] == ["e_one"]
+    assert calls(loads, body) == ["  k_one", "    k_two"]
 
 
 # ---- shared memory ---------------------------------------------------------------------------
 def test_shared_memory_keeps_what_registers_have_no_room_for() -> None:
-    loads = early(5200, 9999, one=kernel(two_loads("one")))
-    lines = text(loads, code.Loop(OK, body=(run("one"),)))
-    assert calls(lines) == ["s_one", "e_one", "        k_one"]
-    assert lines[1].strip() == "tl.debug_barrier()"
+    loads, step = early(5200, 9999, one=kernel(two_loads("one"))), run("one")
+    around = loop(step)
+    assert visited(loads, around) == ["s_one", "e_one", "  k_one"]
     assert (loads.kept, loads.lacking, loads.used) == (4096, 0, 4096 + 1024)
     assert loads.shares == {"one": {"w": 1.0}}
     assert loads.read == {"one": 4096 + 1024}
-    assert any("stretto_again" in line for line in lines)  # registers are as scarce as before
+    assert loads.tasks[id(step)][1].scarce  # registers are as scarce as before
+    filled, held = loads.around(id(around), code.Loop(OK))
+    assert isinstance(filled, code.Section) and filled.body[-1] == BARRIER
+    assert isinstance(held, code.Section) and held.body[-1] == code.Loop(OK)
 
 
 def test_the_task_loads_from_shared_memory_before_the_first_use() -> None:
     body = two_loads("one")
     split = split_early(kernel(body), 4, [variable("v4")], {variable("v5"): 4096})
-    assert split is not None and split.fill is not None
-    assert split.values == (variable("v4"),) and split.shared == ((W, 4096),)
+    assert split is not None
+    assert [load.target.text for load in split.loads] == ["v4"]
+    assert [load.target.text for load in split.shared] == ["v5"]
     fill = python_function("s", split.fill)
     assert "stretto_keep(end, 4096, v5, 128, 4, 2)" in fill and fill.count("v5 =") == 1
     lines = python_function("k", split.body).splitlines()
@@ -237,7 +314,7 @@ def test_the_task_loads_from_shared_memory_before_the_first_use() -> None:
 
 def test_no_more_in_shared_memory_than_there_is_room_for() -> None:
     loads = early(5200, 4096, one=kernel(two_loads("one")))
-    text(loads, code.Loop(OK, body=(run("one"),)))
+    visited(loads, loop(run("one")))
     assert (loads.kept, loads.lacking, loads.used) == (4096, 1024, 4096)
     assert loads.shares == {"one": {"w": (4096 + 4096) / (2 * 4096 + 1024)}}
 
@@ -245,27 +322,15 @@ def test_no_more_in_shared_memory_than_there_is_room_for() -> None:
 def test_shared_memory_is_filled_before_the_outermost_loop() -> None:
     """At most once in a launch: nobody stores where others may still read."""
     loads = early(0, 99_999)
-    inner = code.Loop(OK, body=(run("two"),))
-    loop = code.Loop(OK, body=(run("one"), code.For(variable("n"), literal(0), literal(2)), inner))
-    branch = code.If(variable("c"), (loop,))
-    assert calls(text(loads, branch)) == [
-        "    s_one", "    s_two", "            k_one", "                k_two",
+    assert visited(loads, branch(loop(run("one"), loop(run("two"))))) == [
+        "  s_one", "  s_two", "    k_one", "      k_two",
     ]  # fmt: skip
     assert loads.used == 2 * 16 * 256 * 4 and not loads.lacking
 
 
 def test_inner_loops_have_shared_memory_first() -> None:
-    loads = early(0, 20_000)
-    inner = code.Loop(OK, body=(run("two"),))
-    lines = text(loads, code.Loop(OK, body=(run("one"), inner)))
-    assert [line for line in calls(lines) if "s_" in line] == ["s_two"]
-
-
-def test_tasks_that_are_not_known_before_the_loop_are_not_kept() -> None:
-    loads = early(0, 99_999)
-    other = run("one", variable("turn") + 1)
-    text(loads, code.Loop(OK, body=(other,)))
-    assert not loads.used and loads.lacking
+    found = visited(early(0, 20_000), loop(run("one"), loop(run("two"))))
+    assert [line for line in found if "s_" in line] == ["s_two"]
 
 
 def test_what_cannot_be_in_shared_memory() -> None:

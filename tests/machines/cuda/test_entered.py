@@ -9,7 +9,7 @@ from stretto.device.program import Item, Schedule
 from stretto.device.tree import For, If, Leaf, Let, Node, Seq, While, is_loop, walk
 from stretto.ir.sizes import Symbol
 from stretto.ir.types import DType
-from stretto.machines.cuda.printer.barriers import Barriers, ProgramAccesses, merged_leaves
+from stretto.schedule.barriers import Barriers, ProgramAccesses, merged_leaves
 from tests.schedule.programs import X, device
 from tests.schedule.trees import at, call, condition, load, number
 

@@ -9,18 +9,19 @@ import torch
 from torch import Tensor
 
 from stretto.device.evaluate import Number, Tensors, run_task, task_count
-from stretto.device.expr import limit_register
+from stretto.device.expr import Buffer, limit_register
 from stretto.device.forms import Lowered
 from stretto.device.operator import Kernel
 from stretto.device.tree import Check, Let, leaves
 from stretto.ir.core import Program
 from stretto.ir.types import DType
 from stretto.lowering.program import lower
+from stretto.machines import statements as code
 from stretto.machines.cuda.compile import Resources, compile_source
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.interpreter import InterpretedKernel
-from stretto.machines.cuda.printer.kernel import functions_text, print_kernel
-from stretto.machines.cuda.printer.scalar import POINTER_TYPES
+from stretto.machines.cuda.printer.kernel import TritonKernel, functions_text, print_kernel
+from stretto.machines.cuda.printer.scalar import BARRIER, POINTER_TYPES
 from stretto.machines.cuda.printer.source import ENTRY, ERROR, PROGRESS, Parameter, TritonSource
 from stretto.machines.cuda.select import select
 from stretto.options import Options
@@ -35,6 +36,7 @@ NUMBER_TYPES = {
 def source_of(kernel: Kernel, tasks: int, warps: int = 4) -> TritonSource:
     """A program that runs all tasks of a kernel, one after the other."""
     printed = print_kernel(kernel, warps)
+    check_phases(printed)
     parameters = [
         Parameter(f"a{n}", POINTER_TYPES[buffer.dtype], "buffer", n)
         for n, buffer in enumerate(printed.buffers)
@@ -53,6 +55,22 @@ def source_of(kernel: Kernel, tasks: int, warps: int = 4) -> TritonSource:
         f"        k({names}, task)\n"
     )
     return TritonSource(text, tuple(parameters), printed.buffers, 1, warps)
+
+
+def check_phases(printed: TritonKernel) -> None:
+    """What a task is said to access between barriers is what its statements load and store.
+    Constants are left out: a template may read a packed one in place of the operator's."""
+    reads, writes = [set[Buffer]()], [set[Buffer]()]
+    for statement in printed.function.body:
+        if statement == BARRIER:
+            reads.append(set())
+            writes.append(set())
+        for inner in code.walk((statement,)):
+            reads[-1] |= {b for b in code.reads(inner) if b.kind != "constant"}
+            writes[-1] |= {b for b in code.writes(inner) if b is not None}
+    assert len(printed.phases) == len(reads)
+    for phase, loaded, stored in zip(printed.phases, reads, writes, strict=True):
+        assert loaded <= phase.reads and stored <= phase.writes
 
 
 def interpret(

@@ -1,8 +1,8 @@
 """Remove stores that nobody reads.
 
 While a task is printed, its stages store even what they pass to each other in registers, since
-another kernel may read it. Once all kernels of a program are printed, their text shows what is read
-from memory; stores to local buffers that are never read are removed.
+another kernel may read it. Once all kernels of a program are printed, it is known what is read from
+memory; stores to local buffers that are never read are removed.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from stretto.device.expr import Buffer, loads
-from stretto.device.operator import Combine, Kernel
+from stretto.device.accesses import Phase
+from stretto.device.expr import Buffer
 from stretto.device.plan import Launch, Library, Plan
 from stretto.device.program import DeviceProgram
 from stretto.device.regions import statement_regions
-from stretto.device.tree import Call, Leaf, inputs, leaves, rotation, walk
+from stretto.device.tree import Call, Leaf, control_buffers, rotation, walk
 from stretto.machines import statements as code
 from stretto.machines.cuda.printer.kernel import TritonKernel
 
@@ -27,9 +27,8 @@ def without_dead_stores(
 ) -> dict[str, TritonKernel]:
     """Return the kernels of a program without dead stores, by name. kept: buffers that are read
     outside of the program."""
-    read = {*kept, *_read_by_control(program)}
-    for kernel in program.kernels:
-        read |= _read_by(kernel, texts[kernel.name].function.body)
+    phases = (phase for text in texts.values() for phase in text.phases)
+    read = {*kept, *_read_by_control(program)}.union(*(phase.reads for phase in phases))
     return {name: _without(text, read) for name, text in texts.items()}
 
 
@@ -68,29 +67,19 @@ def _read_by_control(program: DeviceProgram) -> Iterator[Buffer]:
     another buffer's (tensor params, rotated buffers)."""
     for function in program.tree.functions:
         yield from function.tensors
-        for schedule in leaves(function.body):
-            for item in schedule.statements:
-                yield from (region.buffer for region in statement_regions(item))
-        for node in walk(function.body):
-            yield from (buffer for pair in rotation(node) for buffer in pair)
-            yield from (load.access.buffer for expr in inputs(node) for load in loads(expr))
-            if isinstance(node, Call):
-                yield from (access.buffer for _, access in node.tensors)
-
-
-def _read_by(kernel: Kernel, body: code.Block) -> set[Buffer]:
-    """Return the buffers that the text of a kernel loads, and those that its users' functions
-    receive."""
-    found = {buffer for statement in code.walk(body) for buffer in code.reads(statement)}
-    for stage in kernel.stages:
-        if stage.operator.combine is Combine.KERNEL:
-            found |= {load.access.buffer for load in stage.operator.reads()}
-    return found
+    for node in program.tree.walk():
+        yield from control_buffers(node)
+    for schedule in program.tree.leaves():
+        for item in schedule.statements:
+            yield from (region.buffer for region in statement_regions(item))
 
 
 def _without(text: TritonKernel, read: Collection[Buffer]) -> TritonKernel:
-    body = _live(text.function.body, read)
-    return replace(text, function=replace(text.function, body=body))
+    def live(phase: Phase) -> Phase:
+        return Phase(phase.reads, frozenset(b for b in phase.writes if not _is_dead(b, read)))
+
+    function = replace(text.function, body=_live(text.function.body, read))
+    return replace(text, function=function, phases=tuple(map(live, text.phases)))
 
 
 def _live(block: code.Block, read: Collection[Buffer]) -> code.Block:

@@ -3,185 +3,55 @@
 Which constants a task reads often depends only on its number. Such loads move ahead of the wait of
 their kernel, so that they are in flight while the unit waits, or ahead of the loop around it, so
 that the weights stay in the registers of the unit that uses them in every iteration. Constants for
-which a loop has no registers are stored in shared memory (row_pieces.py), which is filled before
+which a loop has no registers are stored in shared memory (early_kernel.py), which is filled before
 the outermost loop, at most once in a launch. The task itself loads whatever does not fit there
 either.
+
+All of this is decided on the control trees of a program, before they are printed; the printer adds
+the statements (function.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from sys import maxsize
 
+from stretto.device import tree
 from stretto.device.expr import Buffer
 from stretto.device.operator import label
+from stretto.device.runs import called
 from stretto.machines import statements as code
-from stretto.machines.cuda.costs import WARP
-from stretto.machines.cuda.printer.kernel import WARPS, TritonKernel
-from stretto.machines.cuda.printer.load_order import loads_first
-from stretto.machines.cuda.printer.row_pieces import (
-    Places,
-    fill_function,
+from stretto.machines.cuda.printer.early_kernel import (
+    EarlyKernel,
     read_bytes,
     shared_bytes,
-    with_shared_loads,
+    shares,
+    split_early,
 )
-from stretto.machines.cuda.printer.scalar import BARRIER, OK, TASK, UNIT
+from stretto.machines.cuda.printer.kernel import WARPS
+from stretto.machines.cuda.printer.parts import ModuleParts
+from stretto.machines.cuda.printer.scalar import BARRIER, UNIT
 from stretto.machines.terms import Term, call, infix, separated
+from stretto.schedule.barriers import BarrierStep, EndStep, Steps
+from stretto.schedule.merge import RunStep, Step, WaitStep, dealt_from
 
-# ---- Splitting a kernel into loads of constants that may come early, and the rest of a task.
-#
-# Registers hold some or all of these loads, shared memory others; a task makes the remaining ones.
-
-
-LEAST_BYTES = 2048
-"""Bytes per unit below which early loads are not worth a separate function."""
+Key = tuple[str, int]
+"""A kernel of which a unit has at most one task, and the unit of its first task."""
+STATES = 0
+"""The loop over the states of a recursive program (states.py), in place of the id of a loop."""
 
 
 @dataclass(frozen=True, slots=True)
-class EarlyKernel:
-    """A kernel split into two functions: early loads and the remaining task.
+class Loading:
+    """A call of a function that loads `constants` for a task, into the variables `values`; without
+    any, into shared memory."""
 
-    early: (constants ..., task), returns `values`. body: the rest, (buffers ..., registers ...,
-    control, task, values ...). constants: the arguments of `early`, as positions in the kernel's
-    buffers. sizes: the bytes of each value in the registers of a unit. reads: the buffer that each
-    value is loaded from. rest: the constants that `body` still loads from. fill: (constants ...,
-    task), stores the constants that shared memory holds; `filled` are its arguments, as positions.
-    shared: the buffers that those are loaded from, with the bytes that each would take in
-    registers. task_bytes: bytes that a task reads from shared memory. sharable: for each value that
-    shared memory can hold, its bytes there.
-    """
-
-    early: code.Function
-    body: code.Function
-    constants: tuple[int, ...]
-    values: tuple[Term, ...]
-    sizes: tuple[int, ...]
-    reads: tuple[Buffer, ...] = ()
-    rest: frozenset[Buffer] = frozenset()
-    fill: code.Function | None = None
-    filled: tuple[int, ...] = ()
-    shared: tuple[tuple[Buffer, int], ...] = ()
-    task_bytes: int = 0
-    sharable: Mapping[Term, int] = field(default_factory=dict[Term, int])
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of registers of a unit that the values take."""
-        return sum(self.sizes)
-
-    def bytes_of(self, buffer: Buffer) -> int:
-        """Return the bytes of a constant that registers and shared memory hold, counted as bytes
-        of registers."""
-        held = (*zip(self.reads, self.sizes, strict=True), *self.shared)
-        return sum(size for read, size in held if read == buffer)
-
-    @property
-    def shared_nbytes(self) -> int:
-        """Bytes that shared memory holds, counted as bytes of registers."""
-        return sum(size for _, size in self.shared)
-
-
-def split_early(
-    kernel: TritonKernel,
-    warps: int = WARPS,
-    taken: Collection[Term] | None = None,
-    places: Places | None = None,
-) -> EarlyKernel | None:
-    """Split a kernel into its early loads and the rest; None if it has less than LEAST_BYTES to
-    load early.
-
-    warps: of a unit. taken: the values that registers hold, if not all that may be loaded
-    early. places: for values that shared memory holds, their distance in bytes from its end.
-    """
-    parameters, body = kernel.function.parameters, kernel.function.body
-    constants = {b: place for place, b in enumerate(kernel.buffers) if b.kind == "constant"}
-    addresses, found = _constant_loads(kernel, constants)
-    places = places or {}
-    loads = [load for load in found if taken is None or load.target in taken]
-    shared = [load for load in found if load.target in places]
-    held = tuple(_held_bytes(load, warps) for load in (*loads, *shared))
-    if sum(held) < LEAST_BYTES:
-        return None
-    values = tuple(load.target for load in loads)
-    first = (*_needed(addresses, loads), *loads, code.Return(values))
-    rest = tuple(statement for statement in body if statement not in loads)
-    rest = loads_first(with_shared_loads(rest, shared, places))
-    used, filled = (
-        tuple(sorted({constants[load.value.reads[0]] for load in some})) for some in (loads, shared)
-    )
-    arguments = (*(parameters[place] for place in filled), TASK)
-    return EarlyKernel(
-        code.Function((*(parameters[place] for place in used), TASK), first),
-        code.Function((*parameters, *values), rest),
-        used,
-        values,
-        held[: len(loads)],
-        tuple(load.value.reads[0] for load in loads),
-        frozenset(b for s in code.walk(rest) for b in code.reads(s) if b.kind == "constant"),
-        fill_function(arguments, _needed(addresses, shared), shared, places) if shared else None,
-        filled,
-        tuple((s.value.reads[0], size) for s, size in zip(shared, held[len(loads) :], strict=True)),
-        read_bytes(shared),
-        {load.target: size for load in found if (size := shared_bytes(load))},
-    )
-
-
-def _constant_loads(
-    kernel: TritonKernel, constants: Collection[Buffer]
-) -> tuple[list[code.Assign], list[code.Assign]]:
-    """Return the assignments that compute addresses from constant pointers and the task number
-    alone, and the loads of constants from such addresses."""
-    parameters, body = kernel.function.parameters, kernel.function.body
-    assignments = code.assignments(body)
-    pointers = (parameters[place] for place, b in enumerate(kernel.buffers) if b in constants)
-    computable = {*TASK.names, *(name for pointer in pointers for name in pointer.names)}
-    addresses: list[code.Assign] = []
-    loads: list[code.Assign] = []
-    for statement in body:
-        if not isinstance(statement, code.Assign) or not computable.issuperset(
-            statement.value.names
-        ):
-            continue
-        if assignments[statement.target.text] > 1 or statement.value.effect:
-            continue
-        if not statement.value.reads:
-            computable.add(statement.target.text)
-            addresses.append(statement)
-        elif statement.value.reads[0] in constants:
-            loads.append(statement)
-    return addresses, loads
-
-
-def _needed(addresses: list[code.Assign], loads: list[code.Assign]) -> list[code.Assign]:
-    """Return the address computations that the loads need."""
-    needed = {name for load in loads for name in load.value.names}
-    for address in reversed(addresses):
-        if address.target.text in needed:
-            needed.update(address.value.names)
-    return [address for address in addresses if address.target.text in needed]
-
-
-def _held_bytes(load: code.Assign, warps: int) -> int:
-    """Return the bytes that a loaded block takes in the registers of a unit, where every thread
-    has the same number of them."""
-    itemsize = max(load.value.reads[0].dtype.itemsize, 4)
-    if len(load.shape) == 3:  # (lanes, warps, rows of a warp): warps without a row hold it, too
-        lanes, _, each = load.shape
-        return max(lanes, WARP) * warps * each * itemsize
-    return max(prod(load.shape), warps * WARP) * itemsize
-
-
-def shares(split: EarlyKernel, whole: EarlyKernel) -> dict[str, float]:
-    """Return, for each constant that `whole` could hold all of, the fraction that `split` holds."""
-    return {
-        buffer.name: split.bytes_of(buffer) / whole.bytes_of(buffer)
-        for buffer in dict.fromkeys((*split.reads, *(read for read, _ in split.shared)))
-        if buffer not in whole.rest
-    }
+    function: str
+    constants: tuple[Buffer, ...]
+    task: Term
+    values: tuple[Term, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,151 +59,186 @@ class Held:
     """The values of a kernel that registers hold. values: the variables that hold the values of
     the split. scarce: True if there are not enough registers for all that the loop would hold."""
 
-    split: EarlyKernel
-    values: tuple[Term, ...]
+    split: EarlyKernel | None = None
+    values: tuple[Term, ...] = ()
     scarce: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self.split is None else self.split.nbytes
+
+
+NOTHING = Held()
 
 
 @dataclass(slots=True)
 class EarlyLoads:
-    """Places early loads in a function of the module, and expands the `Run`s of its kernels.
+    """Decides where the functions of a program load constants, before they are printed.
 
-    kernels: by name. define: adds a function to the module (hint, function, inlined where it is
-    called, kernel that it is made for) and returns its name. fresh: makes a new variable. budget:
-    bytes of registers for held values. ahead: bytes of them for loads ahead of a wait. warps: of a
-    unit. most: limit on the number of different kernel texts that are split, since each is compiled
-    wherever it is inlined; `texts` are those split so far. held: by kernel and first task, what
-    registers hold for it. functions: by kernel, given values and text, the name of its function.
+    budget: bytes of registers for held values. ahead: bytes of them for loads ahead of a wait.
+    warps: of a unit. shared: bytes of shared memory for what registers have no room for, of which
+    `used` are taken. most: limit on the number of different kernel texts that are split, since each
+    is compiled wherever it is inlined; `texts` are those split so far.
+
+    Decisions: tasks: by the id of a step, the function of its tasks, and the values that it also
+    takes. sections: by the id of the first wait before a run, the
+    number of steps from there to the run, and the loads ahead of them. loads: by the id of a loop,
+    the loads before it. fills: the same for the shared memory of all loops inside an outermost
+    loop.
+
     kept: the most bytes that loops hold in registers at a time. lacking: bytes that loops would
     also hold if there were room. shares: by kernel and constant, the fraction of the kernel's loads
-    that loops hold. shared: bytes of shared memory for what registers have no room for, of which
-    `used` are taken. read: by kernel, the bytes that a task reads from there. fills: statements
-    that store those constants and are not placed yet. depth: number of loops around the current
-    statement.
+    that loops hold. read: by kernel, the bytes that a task reads from shared memory.
+
+    held: what registers hold at the current node. outermost: the outermost loop around it.
     """
 
-    kernels: dict[str, TritonKernel]
-    define: Callable[[str, code.Function, bool, str], str]
-    fresh: Callable[[str], Term]
+    parts: ModuleParts
     budget: int = 0
     ahead: int = maxsize
     warps: int = WARPS
+    shared: int = 0
     most: int = 24
-    splits: dict[str, EarlyKernel] = field(default_factory=dict[str, EarlyKernel])
-    held: dict[tuple[str, Term], Held] = field(default_factory=dict[tuple[str, Term], Held])
-    functions: dict[tuple[str, tuple[Term, ...], code.Function], str] = field(
-        default_factory=dict[tuple[str, tuple[Term, ...], code.Function], str]
-    )
-    texts: set[code.Function] = field(default_factory=set[code.Function])
+    tasks: dict[int, tuple[str, Held]] = field(default_factory=dict[int, tuple[str, Held]])
+    sections: dict[int, tuple[int, Loading]] = field(default_factory=dict[int, tuple[int, Loading]])
+    loads: dict[int, list[Loading]] = field(default_factory=dict[int, list[Loading]])
+    fills: dict[int, list[Loading]] = field(default_factory=dict[int, list[Loading]])
     kept: int = 0
     lacking: int = 0
-    shares: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
-    shared: int = 0
     used: int = 0
+    shares: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
     read: dict[str, int] = field(default_factory=dict[str, int])
-    fills: list[code.Statement] = field(default_factory=list[code.Statement])
-    depth: int = 0
+    splits: dict[str, EarlyKernel] = field(default_factory=dict[str, EarlyKernel])
+    texts: set[code.Function] = field(default_factory=set[code.Function])
+    held: dict[Key, Held] = field(default_factory=dict[Key, Held])
+    outermost: int | None = None
 
-    def placed(self, block: code.Block) -> code.Block:
-        """Return the statements with their early loads. Loads, the wait after them and the kernel
-        form a section, so that all kernels of one text that wait alike share one function."""
-        found: list[code.Statement] = []
-        done = 0
-        for place, statement in enumerate(block):
-            if place < done:
+    # ---- statements --------------------------------------------------------------------------
+    def statement(self, load: Loading) -> code.Statement:
+        value = call(load.function, *map(self.parts.external, load.constants), load.task)
+        return code.Assign(separated(load.values), value) if load.values else code.Do(value)
+
+    def around(self, loop: int, statement: code.Loop) -> code.Block:
+        """Return the statement of a loop with the loads before it. Loops that hold weights become
+        functions."""
+        fills = [self.statement(load) for load in self.fills.get(loop, ())]
+        loads = [self.statement(load) for load in self.loads.get(loop, ())]
+        found = code.Section((*loads, statement), least=1) if loads else statement
+        return (code.Section((*fills, BARRIER), least=1), found) if fills else (found,)
+
+    # ---- the walk ----------------------------------------------------------------------------
+    def visit(self, node: tree.Node[Steps]) -> None:
+        """Decide for a node and all below it."""
+        if isinstance(node, tree.Leaf):
+            self.leaf(node.body)
+        elif tree.is_loop(node) and not called(node):
+            self.loop(id(node), tree.children(node), tree.children(node))
+        else:
+            for child in tree.children(node):
+                self.visit(child)
+
+    def leaf(self, body: Steps) -> None:
+        """Loads, the waits after them and a kernel form a section, so that all kernels of one text
+        that wait alike share one function."""
+        waits: list[Step | EndStep | BarrierStep] = []
+        for step in body.items:
+            if isinstance(step, WaitStep) or (waits and isinstance(step, BarrierStep)):
+                waits.append(step)
                 continue
-            run = _run_behind_waits(block[place:])
-            if run is not None and _key(run) not in self.held and (loads := self.load_ahead(run)):
-                done = block.index(run, place) + 1
-                waits = block[place : done - 1]
-                found.append(code.Section((*loads, *waits, self.tasks(run)), least=1))
-                self.drop([_key(run)])
-                continue
-            match statement:
-                case code.Run():
-                    found.append(self.tasks(statement))
-                case code.For() | code.Loop():
-                    self.depth += 1
-                    made = self.loop(statement)
-                    self.depth -= 1
-                    found += (*self.filled(), made)
-                case _:
-                    found.append(code.with_blocks(statement, self.placed))
-        return tuple(found)
+            if isinstance(step, RunStep):
+                key = self.key(step)
+                load = self.load_ahead(key) if waits and key and key not in self.held else None
+                self.tasks[id(step)] = self.function(step)
+                if key is not None and load is not None:
+                    self.sections[id(waits[0])] = len(waits), load
+                    self.drop([key])
+            waits.clear()
 
-    def filled(self) -> code.Block:
-        """Return the statements that fill the shared memory of all loops inside an outermost loop,
-        to be placed before it; nothing while inside a loop."""
-        if self.depth or not self.fills:
-            return ()
-        body = (*self.fills, BARRIER)
-        self.fills.clear()
-        return (code.Section(body, least=1),)
+    def loop(
+        self, loop: int, bodies: Sequence[tree.Node[Steps]], again: Sequence[tree.Node[Steps]]
+    ) -> None:
+        """Decide what the kernels of a loop hold on chip of what they read in every iteration, as
+        far as it fits. Inner loops run more often, so room for what they hold is reserved first.
 
-    def loop(self, loop: code.For | code.Loop) -> code.Statement:
-        """Return a loop whose kernels hold on chip what they read in every iteration, as far as it
-        fits. Inner loops run more often, so room for what they hold is reserved first."""
-        if isinstance(loop, code.For):
-            return code.with_blocks(loop, self.placed)
-        before = set(self.held)
-        runs = [run for run in every_iteration(loop) if _key(run) not in before]
-        inner = self.wanted((*loop.head, *loop.body))
+        again: the bodies that every iteration runs.
+        """
+        before, outside = set(self.held), self.outermost
+        self.outermost = loop if outside is None else outside
+        keys = [key for key in self.every_iteration(again) if key not in before]
+        inner = max(map(self.wanted, bodies), default=0)
         reserved = min(inner, self.budget)
         self.budget -= reserved
-        loads = self.keep(runs, max(self.shared - self.used - (inner - reserved), 0))
+        self.loads[loop] = self.keep(keys, max(self.shared - self.used - (inner - reserved), 0))
         self.budget += reserved
-        made = code.with_blocks(loop, self.placed)
+        for body in bodies:
+            self.visit(body)
         self.drop(self.held.keys() - before)
-        return code.Section((*loads, made), least=1) if loads else made
+        self.outermost = outside
 
-    def wanted(self, block: code.Block) -> int:
-        """Return the bytes that the loops in a block would hold; of loops in sequence, the
+    def every_iteration(self, bodies: Iterable[tree.Node[Steps]]) -> list[Key]:
+        """Return what a loop runs in every iteration, outside of inner loops and of branches that
+        it does not always take; kernels that occur more than once are left out. Control nodes with
+        calls are parts of the loop over states."""
+        nodes = [
+            node for body in bodies for node in tree.flattened(body, lambda n: bool(called(n)))
+        ]
+        leaves = [node.body for node in nodes if isinstance(node, tree.Leaf)]
+        steps = [step for leaf in leaves for step in leaf.items if isinstance(step, RunStep)]
+        counts = Counter(step.kernel for step in steps)
+        keys = [self.key(step) for step in steps if counts[step.kernel] == 1]
+        return [key for key in keys if key is not None]
+
+    def key(self, step: RunStep) -> Key | None:
+        """Return the key of a step's kernel; None if a unit may have several of its tasks, or a
+        table has the number of its task."""
+        kernel, units = self.parts.kernels[step.kernel], self.parts.program.units
+        start = dealt_from(step, kernel, units)
+        single = kernel.is_static and 0 < kernel.tasks <= units
+        return (step.kernel, start) if single and start is not None else None
+
+    # ---- what fits ---------------------------------------------------------------------------
+    def wanted(self, node: tree.Node[Steps]) -> int:
+        """Return the bytes that the loops in a node would hold; of loops in sequence, the
         maximum."""
-        most = 0
-        for statement in block:
-            inner = max((self.wanted(part) for part in code.blocks(statement)), default=0)
-            if isinstance(statement, code.Loop):
-                splits = (self.split(run.kernel) for run in every_iteration(statement) if run.tasks)
-                inner += sum(split.nbytes for split in splits if split is not None)
-            most = max(most, inner)
-        return most
+        inner = max(map(self.wanted, tree.children(node)), default=0)
+        if tree.is_loop(node) and not called(node):
+            splits = (self.split(kernel) for kernel, _ in self.every_iteration(tree.children(node)))
+            inner += sum(split.nbytes for split in splits if split is not None)
+        return inner
 
-    def keep(self, runs: Iterable[code.Run], room: int) -> list[code.Statement]:
+    def keep(self, keys: Iterable[Key], room: int) -> list[Loading]:
         """Return the loads that a loop makes before it for its kernels, as far as registers
         suffice: the largest blocks first. room: bytes of shared memory for the others."""
-        splits = [(run, self.split(run.kernel)) for run in runs if run.tasks]
-        found = [(run, split) for run, split in splits if split is not None]
+        splits = [(key, self.split(key[0])) for key in keys]
+        found = [(key, split) for key, split in splits if split is not None]
         wanted = sum(split.nbytes for _, split in found)
         scarce = wanted > self.budget
         taken = _fitting([split for _, split in found], self.budget)
-        places = self.places(found, taken, room)
-        loads: list[code.Statement] = []
-        for (run, whole), values, kept in zip(found, taken, places, strict=True):
+        places = self.places([split for _, split in found], taken, room)
+        loads: list[Loading] = []
+        for (key, whole), values, kept in zip(found, taken, places, strict=True):
             split: EarlyKernel | None = whole
-            if len(values) < len(whole.values):
-                split = split_early(self.kernels[run.kernel], self.warps, values, kept)
+            if len(values) < len(whole.loads):
+                split = split_early(self.parts.texts[key[0]], self.warps, values, kept)
             if split is not None:
-                loads += self.hold(run, split, scarce)
-                self.shares[run.kernel] = shares(split, whole)
-                wanted -= split.nbytes + split.shared_nbytes
+                load = self.hold(key, split, scarce)
+                loads += [] if load is None else [load]
+                self.shares[key[0]] = shares(split, whole)
+                wanted -= split.held.total()
         self.lacking += wanted
-        self.kept = max(self.kept, sum(held.split.nbytes for held in self.held.values()))
+        self.kept = max(self.kept, sum(held.nbytes for held in self.held.values()))
         return loads
 
     def places(
-        self,
-        found: list[tuple[code.Run, EarlyKernel]],
-        taken: list[set[Term]],
-        room: int,
+        self, found: list[EarlyKernel], taken: list[set[Term]], room: int
     ) -> list[dict[Term, int]]:
         """Assign places in shared memory to values that registers do not hold, the largest first;
-        one map per kernel. It is filled before the outermost loop, so the task number must be
-        known there."""
+        one map per kernel."""
         sizes = [
-            (size, number, value)
-            for number, (run, split) in enumerate(found)
-            for value, size in split.sharable.items()
-            if value not in taken[number] and {*run.first.names} <= {*UNIT.names}
+            (size, number, load.target)
+            for number, split in enumerate(found)
+            for load in split.movable
+            if load.target not in taken[number] and (size := shared_bytes(load))
         ]
         places: list[dict[Term, int]] = [{} for _ in found]
         for size, number, value in sorted(sizes, key=lambda entry: -entry[0]):
@@ -343,67 +248,61 @@ class EarlyLoads:
                 places[number][value] = self.used
         return places
 
-    def load_ahead(self, run: code.Run) -> list[code.Statement]:
+    def load_ahead(self, key: Key) -> Loading | None:
         """Return the loads of a kernel that follows a wait, if there are registers for all of
         them."""
-        split = self.split(run.kernel) if run.tasks else None
+        split = self.split(key[0])
         if split is None or split.nbytes > min(self.budget, self.ahead):
-            return []
-        return self.hold(run, split)
+            return None
+        return self.hold(key, split)
 
-    def hold(self, run: code.Run, split: EarlyKernel, scarce: bool = False) -> list[code.Statement]:
+    def hold(self, key: Key, split: EarlyKernel, scarce: bool = False) -> Loading | None:
         """Return the loads of a split kernel into fresh variables. What shared memory holds is
         loaded by one of `fills`."""
-        values = tuple(self.fresh(f"early_{v.text}") for v in split.values)
-        task = call("tl.minimum", run.first, run.tasks - 1)
-        self.held[_key(run)] = Held(split, values, scarce)
+        kernel, start = key
+        values = tuple(self.parts.fresh(f"early_{v.text}") for v in split.sizes)
+        self.held[key] = Held(split, values, scarce)
         self.budget -= split.nbytes
-        if split.fill is not None:
-            function = self.define(f"s_{label(run.kernel)}", split.fill, True, run.kernel)
-            pointers = (run.arguments[place] for place in split.filled)
-            self.fills.append(code.Do(call(function, *pointers, task)))
-            self.read[run.kernel] = split.task_bytes
+        last = self.parts.kernels[kernel].tasks - 1
+        task = call("tl.minimum", first_task(start, self.parts.program.units), last)
+        if split.shared and self.outermost is not None:
+            function = self.parts.define(f"s_{label(kernel)}", split.fill, True, kernel)
+            fills = self.fills.setdefault(self.outermost, [])
+            fills.append(Loading(function, split.filled, task))
+            self.read[kernel] = read_bytes(split.shared)
         if not values:
-            return []
-        function = self.define(f"e_{label(run.kernel)}", split.early, True, run.kernel)
-        pointers = (run.arguments[place] for place in split.constants)
-        return [code.Assign(separated(values), call(function, *pointers, task))]
+            return None
+        function = self.parts.define(f"e_{label(kernel)}", split.early, True, kernel)
+        return Loading(function, split.constants, task, values)
 
     def split(self, kernel: str) -> EarlyKernel | None:
         """Return a kernel split with all of its early loads; None if that is impossible or too
         many texts are split already."""
         if kernel not in self.splits:
-            made = split_early(self.kernels[kernel], self.warps)
+            made = split_early(self.parts.texts[kernel], self.warps)
             if made is None or (len(self.texts) >= self.most and made.body not in self.texts):
                 return None
             self.texts.add(made.body)
             self.splits[kernel] = made
         return self.splits[kernel]
 
-    def drop(self, keys: Iterable[tuple[str, Term]]) -> None:
+    def drop(self, keys: Iterable[Key]) -> None:
         """Return registers to the budget."""
         for key in [*keys]:
-            self.budget += self.held.pop(key).split.nbytes
+            self.budget += self.held.pop(key).nbytes
 
-    def tasks(self, run: code.Run) -> code.Statement:
-        """Return the calls of the kernel's function, which receives the values already held."""
-        held = self.held.get(_key(run))
-        given = held.split.values if held is not None else ()
-        values = held.values if held is not None else ()
-        body = held.split.body if held is not None else self.kernels[run.kernel].function
-        key = run.kernel, given, body
-        if key not in self.functions:
-            name = f"k_{label(run.kernel)}"
-            self.functions[key] = self.define(name, body, bool(values), run.kernel)
-        task = code.Do(call(self.functions[key], *run.arguments, *values))
-        if run.tasks:
-            # `stretto_again` hides the number, so that what is computed from it is not kept in
-            # registers over the loop.
-            changes = held is not None and held.scarce
-            first = call("stretto_again", run.first) if changes else run.first
-            mine = code.If(OK & infix(TASK, "<", run.last), (task,))
-            return code.Section((code.Assign(TASK, first), mine))
-        return code.For(TASK, run.first, call("tl.where", OK, run.last, 0), run.stride, (task,))
+    def function(self, step: RunStep) -> tuple[str, Held]:
+        """Return the function of a step's tasks, and the values already held, which it takes."""
+        key, kernel = self.key(step), step.kernel
+        held = NOTHING if key is None else self.held.get(key, NOTHING)
+        body = self.parts.texts[kernel].function if held.split is None else held.split.body
+        return self.parts.define(f"k_{label(kernel)}", body, bool(held.values), kernel), held
+
+
+def first_task(start: int, units: int) -> Term:
+    """Return the number of the first task of a unit where `start` has task 0 and the units after it
+    have the following ones."""
+    return infix(UNIT + (units - start), "%", units) if start else UNIT
 
 
 def _fitting(splits: list[EarlyKernel], room: int) -> list[set[Term]]:
@@ -413,10 +312,10 @@ def _fitting(splits: list[EarlyKernel], room: int) -> list[set[Term]]:
     sizes = [
         (size, number, value)
         for number, split in enumerate(splits)
-        for value, size in zip(split.values, split.sizes, strict=True)
+        for value, size in split.sizes.items()
     ]
     if sum(size for size, _, _ in sizes) <= room:
-        return [{*split.values} for split in splits]
+        return [{*split.sizes} for split in splits]
     largest = max(size for size, _, _ in sizes)
     taken: list[set[Term]] = [set() for _ in splits]
     for size, number, value in sorted(sizes, key=lambda entry: -entry[0]):
@@ -424,45 +323,3 @@ def _fitting(splits: list[EarlyKernel], room: int) -> list[set[Term]]:
             taken[number].add(value)
             room -= size
     return taken
-
-
-def every_iteration(loop: code.Loop) -> list[code.Run]:
-    """Return the runs that a loop executes in every iteration, outside of inner loops and of
-    branches that it does not always take; kernels that occur more than once are left out."""
-    found = list(_runs((*loop.head, *loop.body)))
-    counts = Counter(run.kernel for run in found)
-    return [run for run in found if counts[run.kernel] == 1]
-
-
-def _runs(block: code.Block) -> Iterator[code.Run]:
-    for statement in block:
-        match statement:
-            case code.Run():
-                yield statement
-            case code.For(body=body) | code.Section(body=body) | code.If(then=body, recurs=True):
-                yield from _runs(body)
-            case _:
-                pass
-
-
-def _run_behind_waits(block: code.Block) -> code.Run | None:
-    """Return the run that directly follows the waits at the beginning of `block`; None if there is
-    none."""
-    if not _waits(block[0]):
-        return None
-    behind = next((s for s in block if not _waits(s) and s != BARRIER), None)
-    return behind if isinstance(behind, code.Run) else None
-
-
-def _waits(statement: code.Statement) -> bool:
-    match statement:
-        case code.Wait():
-            return True
-        case code.If(then=body) | code.For(body=body):
-            return any(isinstance(inner, code.Wait) for inner in body)
-        case _:
-            return False
-
-
-def _key(run: code.Run) -> tuple[str, Term]:
-    return run.kernel, run.first

@@ -11,6 +11,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
+from itertools import islice
 from operator import mul
 
 from stretto.device import tree
@@ -23,7 +24,7 @@ from stretto.errors import CodegenError
 from stretto.ir.types import DType
 from stretto.machines import statements as code
 from stretto.machines.control import ControlPrinter, is_checked
-from stretto.machines.cuda.printer.barriers import BarrierStep, EndStep, Steps
+from stretto.machines.cuda.printer.early import EarlyLoads, first_task
 from stretto.machines.cuda.printer.expr import LanePrinter, size_term
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import (
@@ -40,6 +41,7 @@ from stretto.machines.cuda.template import power
 from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.runtime.results import Status
 from stretto.schedule import merge
+from stretto.schedule.barriers import BarrierStep, EndStep, Steps
 
 LEAST_LINES, LEAST_REPEATED = 10, 24
 """Lines from which a leaf or branch becomes a separate function: outside of loops, and in a loop,
@@ -73,8 +75,11 @@ class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
     ok = OK
     unit = UNIT
 
-    def __init__(self, parts: ModuleParts, function: tree.TreeFunction[Steps]) -> None:
+    def __init__(
+        self, parts: ModuleParts, early: EarlyLoads, function: tree.TreeFunction[Steps]
+    ) -> None:
         super().__init__(parts, function)
+        self.early = early
         self.rotated = tree.rotating(function.body)
         self.pointers: dict[Buffer, Term] = {}
         self.saved: dict[str, SavedVariable] = {}
@@ -162,6 +167,9 @@ class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
         super().node(node)
         self.loops -= tree.is_loop(node)
 
+    def repeat(self, node: tree.Loop[Steps], loop: code.Loop) -> None:
+        self.out.add(*self.early.around(id(node), loop))
+
     def section(self) -> code.Section:
         return code.Section(least=LEAST_REPEATED if self.loops else LEAST_LINES)
 
@@ -188,8 +196,16 @@ class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
     # ---- leaves ------------------------------------------------------------------------------
     def leaf(self, body: Steps) -> None:
         with self.out.within(self.section()):
-            for step in body.items:
-                self.step(step)
+            steps = iter(body.items)
+            for step in steps:
+                if id(step) not in self.early.sections:
+                    self.step(step)
+                    continue
+                count, load = self.early.sections[id(step)]
+                with self.out.block() as found:
+                    for inner in (step, *islice(steps, count)):
+                        self.step(inner)
+                self.out.add(code.Section((self.early.statement(load), *found), least=1))
 
     def publish(self, steps: int, awaited: Collection[int]) -> None:
         """Advance all units by `steps`; those that are waited for publish it."""
@@ -221,25 +237,33 @@ class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
 
     # ---- tasks -------------------------------------------------------------------------------
     def run(self, step: merge.RunStep) -> None:
-        kernel = self.parts.kernels[step.kernel]
-        text = self.parts.texts[step.kernel]
+        kernel, text = self.parts.kernels[step.kernel], self.parts.texts[step.kernel]
+        function, held = self.early.tasks[id(step)]
         buffers, regs = map(self.buffer, text.buffers), map(self.reg, text.regs)
-        arguments = (*buffers, *regs, CONTROL, TASK)
+        task = code.Do(call(function, *buffers, *regs, CONTROL, TASK, *held.values))
         units = self.parts.program.units
         last = literal(kernel.tasks) if kernel.is_static else self.task_count(kernel)
         start = merge.dealt_from(step, kernel, units)
-        if start is not None:
-            first = infix(UNIT + (units - start), "%", units) if start else UNIT
-            single = kernel.tasks if kernel.is_static and kernel.tasks <= units else 0
-            self.out.add(code.Run(step.kernel, arguments, first, last, literal(units), single))
-            return
-        rows = {
-            unit: tuple((r.first, last_task(kernel, r), r.stride) for r in runs if r.count != 0)
-            for unit, runs in step.runs.items()
-        }
-        with self.rows(rows, ("first", "last", "stride")) as (first, end, stride):
-            stop = end if kernel.is_static else last
-            self.out.add(code.Run(step.kernel, arguments, first, stop, stride))
+        if start is None:
+            rows = {
+                unit: tuple((r.first, last_task(kernel, r), r.stride) for r in runs if r.count != 0)
+                for unit, runs in step.runs.items()
+            }
+            with self.rows(rows, ("first", "last", "stride")) as (first, end, stride):
+                self.tasks(first, end if kernel.is_static else last, stride, task)
+        elif self.early.key(step) is None:
+            self.tasks(first_task(start, units), last, literal(units), task)
+        else:
+            # `stretto_again` hides the number, so that what is computed from it is not kept in
+            # registers over the loop.
+            first = first_task(start, units)
+            first = call("stretto_again", first) if held.scarce else first
+            mine = code.If(OK & infix(TASK, "<", last), (task,))
+            self.out.add(code.Section((code.Assign(TASK, first), mine)))
+
+    def tasks(self, first: Term, last: Term, stride: Term, task: code.Do) -> None:
+        """Emit a loop over tasks, which has no iterations after a failure."""
+        self.out.add(code.For(TASK, first, call("tl.where", OK, last, 0), stride, (task,)))
 
     def task_count(self, kernel: Kernel) -> Term:
         """Return the number of tasks of a grid with dynamic dims, as an i32."""

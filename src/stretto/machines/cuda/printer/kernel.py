@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stretto.device.accesses import Phase
 from stretto.device.expr import Buffer, Reg
 from stretto.device.operator import Kernel, Operator, Stage
 from stretto.kernels.groups import divisible
@@ -100,7 +101,7 @@ class TaskPrinter:
 
     grid: the position of the task in each grid dim. counter: numbers the names of the text. warps:
     of a unit. reads, writes: the operators that have accessed each buffer since the last barrier.
-    frame: results held in registers.
+    phases: what was accessed before it. frame: results held in registers.
     """
 
     out: Builder
@@ -111,6 +112,7 @@ class TaskPrinter:
     frame: ResultFrame | None = None
     reads: dict[Buffer, set[Operator]] = field(default_factory=dict[Buffer, set[Operator]])
     writes: dict[Buffer, Operator] = field(default_factory=dict[Buffer, Operator])
+    phases: list[Phase] = field(default_factory=list["Phase"])
 
     def begin(self, grid: tuple[GridBound, ...]) -> None:
         """Begin a part of the grid with which the following stages are computed. The frame is
@@ -146,9 +148,8 @@ class TaskPrinter:
         )
         if overwrites or any(buffer in self.writes for buffer, _ in read):
             self.out.add(BARRIER)
-            self.reads.clear()
-            self.writes.clear()
-        for buffer, op in read:
+            self.end_phase()
+        for buffer, op in (*read, *((op.out.buffer, op) for op in operators if op.accumulate)):
             self.reads.setdefault(buffer, set()).add(op)
         self.writes |= made
         if self.frame is not None:
@@ -157,6 +158,11 @@ class TaskPrinter:
         printer.print()
         if not behind:
             self.frame = printer.frame
+
+    def end_phase(self) -> None:
+        self.phases.append(Phase(frozenset(self.reads), frozenset(self.writes)))
+        self.reads.clear()
+        self.writes.clear()
 
 
 FUNCTION_FILES = ("functions.py", "transcendental.py", "blocks.py", "shared.py")
@@ -167,11 +173,13 @@ WARPS = 4
 
 @dataclass(frozen=True, slots=True)
 class TritonKernel:
-    """The Triton function of a kernel. `buffers` and `regs` are its first arguments, in order."""
+    """The Triton function of a kernel. `buffers` and `regs` are its first arguments, in order.
+    phases: what a task accesses, in order, with a barrier between each two of them."""
 
     function: Function
     buffers: tuple[Buffer, ...]
     regs: tuple[Reg, ...]
+    phases: tuple[Phase, ...] = (Phase(),)
 
     def text(self, name: str) -> str:
         return python_function(name, self.function)
@@ -198,7 +206,9 @@ def print_kernel(kernel: Kernel, warps: int = WARPS) -> TritonKernel:
             behind = epilogue(piece.stages, place)
             task.stage(piece.stages[place], behind)
             place += 1 + len(behind)
+    task.end_phase()
     out.add(Return())
     arguments = (*parameters.buffers.values(), *parameters.regs.values(), CONTROL, TASK)
     function = Function(arguments, loads_first(tuple(out.statements)))
-    return TritonKernel(function, tuple(parameters.buffers), tuple(parameters.regs))
+    buffers, regs = tuple(parameters.buffers), tuple(parameters.regs)
+    return TritonKernel(function, buffers, regs, tuple(task.phases))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from stretto.machines import statements as code
 from stretto.machines.terms import call, separated, variable
@@ -131,23 +130,22 @@ class Outliner:
         found: list[code.Statement] = []
         for statement, following in zip(block, code.live_behind(block, after), strict=True):
             match statement:
-                case code.If():
-                    arms = partial(self.outlined, after=following)
-                    found.append(code.with_blocks(statement, arms))
+                case code.If() | code.Loop():
+                    found.append(self.inside(statement, following))
                 case code.Section(body, least=least):
                     # Functions take only numbers and addresses, so sections nested in one that
                     # holds weights (least is 1) stay in place.
                     body = body if least == 1 else self.outlined(body, following)
                     piece = self.piece(body, least, following)
                     found += body if piece is None else self.called(piece)
-                case code.Loop(_, head, body):
-                    again = code.live((statement,), following).union(code.uses(statement))
-                    between = following | code.live(body, again) | again
-                    head, body = self.outlined(head, between), self.outlined(body, again)
-                    found.append(replace(statement, head=head, body=body))
                 case _:
                     found.append(statement)
         return tuple(found)
+
+    def inside(self, statement: code.Statement, after: frozenset[str]) -> code.Statement:
+        """Return a statement with its inner blocks outlined."""
+        ends = iter(code.live_inside(statement, after))
+        return code.with_blocks(statement, lambda block: self.outlined(block, next(ends)))
 
     def piece(self, body: code.Block, least: int, after: frozenset[str]) -> Outlined | None:
         """Return a section as a function; None if it is too short or takes too many variables."""

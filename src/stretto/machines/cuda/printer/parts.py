@@ -9,12 +9,12 @@ from stretto.device.expr import Buffer
 from stretto.device.program import DeviceProgram
 from stretto.extending.triton_source import user_names
 from stretto.machines.control import ProgramParts
-from stretto.machines.cuda.printer.barriers import merged_leaves, with_barriers
 from stretto.machines.cuda.printer.dead_stores import without_dead_stores
 from stretto.machines.cuda.printer.kernel import print_kernel
 from stretto.machines.cuda.printer.source import ENTRY
 from stretto.machines.statements import Function
 from stretto.machines.terms import Term, variable
+from stretto.schedule.barriers import merged_leaves, with_barriers
 
 NAMES = (ENTRY, "control", "polls", "unit", "base", "ok", "task")
 """Variables that every program has."""
@@ -40,7 +40,8 @@ class ModuleParts(ProgramParts):
         self.has_waits = has_waits(program)
         texts = {kernel.name: print_kernel(kernel, warps) for kernel in program.kernels}
         self.texts = without_dead_stores(texts, program, kept)
-        self.functions = with_barriers(program, merged_leaves(program), self.texts)
+        phases = {name: text.phases for name, text in self.texts.items()}
+        self.functions = with_barriers(program, merged_leaves(program), phases)
         self.taken = {*NAMES, *user_names(program.kernels)}
         self.names: dict[object, Term] = {}
         self.tables: list[int] = []

@@ -139,13 +139,10 @@ class _ProgramPrinter:
         self.words = words
         self.style = style
         self.parts = ModuleParts(program, style.inline, style.warps, kept)
-        self.main = FunctionPrinter(self.parts, self.parts.functions["main"])
         thread = style.registers, min(style.registers, AHEAD_REGISTERS)
         budget, ahead = (registers * 4 * WARP * style.warps for registers in thread)
-        define, fresh = self.parts.define, self.parts.fresh
-        self.early = EarlyLoads(
-            self.parts.texts, define, fresh, budget, ahead, style.warps, shared=style.shared
-        )
+        self.early = EarlyLoads(self.parts, budget, ahead, style.warps, style.shared)
+        self.main = FunctionPrinter(self.parts, self.early, self.parts.functions["main"])
         self.joint = units_wait(program, self._rotated())
 
     def print(self) -> TritonSource:
@@ -175,9 +172,9 @@ class _ProgramPrinter:
         for buffer, name in self.parts.moving.items():
             entry.assign(name, self._address(buffer))
         if self.parts.recursive:
-            machine = StateMachine(self.parts)
+            machine = StateMachine(self.parts, self.early)
             self.main = machine.routines["main"].printer
-            entry.add(*self.early.placed(machine.statements(self._results(), self._first())))
+            entry.add(*machine.statements(self._results(), self._first()))
         else:
             entry.add(*self._main())
         return tuple(entry.statements)
@@ -219,6 +216,7 @@ class _ProgramPrinter:
     # ---- main --------------------------------------------------------------------------------
     def _main(self) -> code.Block:
         main = self.main
+        self.early.visit(main.function.body)
         main.whole()
         body = (*main.out.statements, *self._results())
         first, needed = self._first(), code.live(body, frozenset())
@@ -232,7 +230,7 @@ class _ProgramPrinter:
         body = (*(code.Assign(name, value) for name, value in moving.items()), *body)
         aligned = frozenset(name.text for name in main.places | main.moving)
         define, addresses = self.parts.define, self._addresses()
-        body = outlined_sections(self.early.placed(body), define, aligned, addresses)
+        body = outlined_sections(body, define, aligned, addresses)
         return sink_assignments(
             [code.Assign(name, value) for name, value in main.places.items()], body
         )
@@ -294,7 +292,7 @@ class _ProgramPrinter:
         """Wait until every unit has read its initial words, so that they may be overwritten."""
         if self.program.units == 1:
             return (BARRIER,)
-        printer = FunctionPrinter(self.parts, self.main.function)
+        printer = FunctionPrinter(self.parts, self.early, self.main.function)
         printer.publish(1, range(self.program.units))
         with printer.out.within(code.If(infix(UNIT, "==", 0), ())):
             printer.wait_for(literal(0), literal(self.program.units), BASE)

@@ -11,22 +11,17 @@ the grid is cut.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import ceil, prod
+from math import ceil
 
-from stretto.device.expr import Buffer
 from stretto.device.operator import Kernel, Stage, Template
-from stretto.ir.types import DType
-from stretto.machines import statements as code
-from stretto.machines.cuda.printer.outline import sink_assignments
-from stretto.machines.cuda.printer.scalar import VALUE_TYPES
 from stretto.machines.cuda.printer.stage_nest import GridBound
 from stretto.machines.cuda.template import power
 from stretto.machines.cuda.templates.pointwise import Map
 from stretto.machines.cuda.templates.reduction import Reduce
 from stretto.machines.statements import Builder
-from stretto.machines.terms import Term, call, literal, total, variable
+from stretto.machines.terms import call, literal, total, variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,86 +111,3 @@ def _of_rows(stage: Stage, rows: int) -> Stage:
     if isinstance(stage.template, Reduce):
         return replace(stage, template=replace(stage.template, rows=rows))
     return stage
-
-
-# ---- Constants that loops hold in shared memory, for lack of registers.
-#
-# Such a block is one statement of a task, a load of a constant. Before the loop, a function makes
-# the load and stores the whole block, masked lanes included; in the loop the task loads from shared
-# memory instead, just before the first use. If all lanes are alike, as for numbers per row, one
-# lane is stored. Places are counted in bytes back from the end of the unit's shared memory
-# (library/shared.py).
-
-
-UNIT_BYTES = 16
-"""Alignment of places in bytes, for vectors of four."""
-END = variable("end")
-"""Address of the end of a unit's shared memory."""
-_DTYPES = frozenset((DType.F32, DType.F64, DType.F16, DType.BF16, DType.I64, DType.I32))
-"""Dtypes that are loaded as values of 32 or 64 bits."""
-_MOST_AXES = 3
-
-Places = Mapping[Term, int]
-"""By the variable of a load, the place of its block in shared memory."""
-
-
-def shared_bytes(load: code.Assign) -> int:
-    """Return the bytes that a loaded block takes in shared memory; 0 if it cannot be there."""
-    dtype = load.value.reads[0].dtype
-    if dtype not in _DTYPES or len(load.shape) > _MOST_AXES:
-        return 0
-    return -(-prod(_shape(load)) * _width(dtype) // UNIT_BYTES) * UNIT_BYTES
-
-
-def read_bytes(loads: Iterable[code.Assign]) -> int:
-    """Return the bytes that a task reads from shared memory for blocks held there."""
-    return sum(prod(_shape(load)) * _width(load.value.reads[0].dtype) for load in loads)
-
-
-def _width(dtype: DType) -> int:
-    return 8 if dtype in (DType.F64, DType.I64) else 4
-
-
-def fill_function(
-    parameters: tuple[Term, ...],
-    addresses: Collection[code.Assign],
-    loads: Iterable[code.Assign],
-    places: Places,
-) -> code.Function:
-    """Return a function that stores the blocks of `loads`: (parameters ...)."""
-    body: list[code.Statement] = [*addresses, _end()]
-    for load in loads:
-        arguments = (END, places[load.target], load.target, *_sizes(load))
-        body += [load, code.Do(call("stretto_keep", *arguments, effect=True))]
-    return code.Function(parameters, (*body, code.Return()))
-
-
-def with_shared_loads(
-    body: code.Block, loads: Collection[code.Assign], places: Places
-) -> code.Block:
-    """Replace `loads` in a task by loads from shared memory, each before its first use."""
-    if not loads:
-        return body
-    rest = tuple(statement for statement in body if statement not in loads)
-    return (_end(), *sink_assignments([_shared_load(load, places) for load in loads], rest))
-
-
-def _shared_load(load: code.Assign, places: Places) -> code.Assign:
-    buffer: Buffer = load.value.reads[0]
-    arguments = (END, places[load.target], VALUE_TYPES[buffer.dtype], *_sizes(load))
-    value = call("stretto_kept", *arguments, effect=True).along(load.target.axes)
-    return code.Assign(load.target, value, shape=_shape(load))
-
-
-def _shape(load: code.Assign) -> tuple[int, ...]:
-    """Return the shape of the block held; one lane if all are alike."""
-    return (1, *load.shape[1:]) if load.alike else load.shape
-
-
-def _sizes(load: code.Assign) -> tuple[int, ...]:
-    shape = _shape(load)
-    return (*shape, *(0 for _ in range(_MOST_AXES - len(shape))))
-
-
-def _end() -> code.Assign:
-    return code.Assign(END, call("stretto_shared_end", effect=True))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from stretto.device.runs import called, reached
 from stretto.ir.sizes import Size, ceil_div
 from stretto.machines import statements as code
+from stretto.machines.cuda.printer.early import STATES, EarlyLoads
 from stretto.machines.cuda.printer.expr import size_term
 from stretto.machines.cuda.printer.function import FRAME, FRAME_UNIT, FunctionPrinter, requirement
 from stretto.machines.cuda.printer.parts import ModuleParts
@@ -71,6 +72,7 @@ class StateMachine:
     """Cuts the functions of a recursive program into states, and builds the loop over them."""
 
     parts: ModuleParts
+    early: EarlyLoads
     states: list[State] = field(default_factory=list[State])
     routines: dict[str, Routine] = field(default_factory=dict[str, Routine])
 
@@ -79,7 +81,7 @@ class StateMachine:
         callees = {f.name: called(f.body) for f in tree.functions}
         for function in tree.functions:
             frame = ceil_div(self.parts.program.frame(function.name).end, FRAME_UNIT).dim
-            printer = FunctionPrinter(self.parts, self.parts.functions[function.name])
+            printer = FunctionPrinter(self.parts, self.early, self.parts.functions[function.name])
             routine = Routine(printer, len(self.states), frame, reached(function.name, callees))
             self.routines[function.name] = routine
             self.states.append(State(routine))
@@ -87,6 +89,10 @@ class StateMachine:
     def statements(self, results: code.Block, first: Mapping[str, Term]) -> code.Block:
         """Return the loop over states. results: statements that store main's results. first:
         initial values of variables, where they are not 0."""
+        recursive = self.recursive
+        bodies = [self.parts.functions[name].body for name in self.routines]
+        again = [self.parts.functions[name].body for name in self.routines if name in recursive]
+        self.early.loop(STATES, bodies, again)
         for routine in self.routines.values():
             routine.printer.whole()
         for routine in self.routines.values():
@@ -96,13 +102,11 @@ class StateMachine:
             out.assign(name, ZERO)
         out.assign(STACK, STACK + UNIT * STACK_WORDS)
         entry = self.routines["main"].entry
-        recursive = self.recursive
         with out.block() as branches:
             for number, state in enumerate(self.states):
                 here = OK & infix(STATE, "==", number)
                 body = (*state.prologue, *self.places(state), *state.body)
-                recurs = state.owner.name in recursive
-                out.add(code.If(here, body, note=state.owner.name, recurs=recurs))
+                out.add(code.If(here, body, note=state.owner.name))
         carried = frozenset[str]().union(*(code.live((b,), frozenset()) for b in branches))
         external = {*self.parts.externals.values()}
         for routine in self.routines.values():
@@ -110,7 +114,8 @@ class StateMachine:
                 if name in carried and variable(name) not in external:
                     out.assign(variable(name), first.get(name, kept.first))
         out.assign(STATE, call("tl.cast", entry, "tl.int32"))
-        out.add(code.Loop(OK & infix(STATE, ">=", 0), body=tuple(branches)))
+        loop = code.Loop(OK & infix(STATE, ">=", 0), body=tuple(branches))
+        out.add(*self.early.around(STATES, loop))
         return tuple(out.statements)
 
     @property
@@ -177,8 +182,7 @@ class StateMachine:
                     state = join
                 case code.Loop(condition, head, body):
                     first, again, end = (self.new(owner) for _ in range(3))
-                    live_head = code.live((statement,), behind)
-                    live_body = behind | code.live(body, live_head) | {*condition.names}
+                    live_body, live_head = code.live_inside(statement, behind)
                     self.goto(state, first)
                     self.choose(self.cut(owner, head, first, live_body), condition, again, end)
                     self.goto(self.cut(owner, body, again, live_head), first)

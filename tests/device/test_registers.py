@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.device.expr import Access, Apply, Expr, Index, Load, Position, Reg, Var
-from stretto.device.operator import Combine, Kernel, Operator, Span, Stage, TileDim
-from stretto.device.ranges import Range
-from stretto.ir.types import DType
-from stretto.machines.cuda.printer.accesses import Access as Part
-from stretto.machines.cuda.printer.accesses import (
+from stretto.device.accesses import Access as Part
+from stretto.device.accesses import (
     Box,
     Shape,
     boxed,
@@ -18,7 +14,11 @@ from stretto.machines.cuda.printer.accesses import (
     stage_ranges,
     widened,
 )
-from stretto.machines.cuda.printer.registers import LARGEST_STEP, Registers
+from stretto.device.expr import Access, Apply, Expr, Index, Load, Position, Reg, Var
+from stretto.device.operator import Combine, Kernel, Operator, Span, Stage, TileDim
+from stretto.device.ranges import Range
+from stretto.device.registers import LARGEST_STEP, Registers
+from stretto.ir.types import DType
 from tests.schedule.trees import buffer, condition, load, number
 
 N, M, K = Reg("n"), Reg("m"), Reg("k")

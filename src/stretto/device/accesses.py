@@ -1,7 +1,7 @@
 """Parts of buffers that the statements of a program access, in terms of its registers.
 
-For a kernel it matters where its text has barriers: accesses before the first one may conflict with
-what the unit did earlier, accesses after the last one with what follows.
+For a kernel it matters where its tasks have barriers: accesses before the first one may conflict
+with what the unit did earlier, accesses after the last one with what follows.
 
 A box has a range for each dim of a buffer. Unlike those of `device/regions.py`, the ends of a range
 may depend on registers, so that an item appended at position `n` is known to be after the items 0
@@ -30,15 +30,12 @@ from stretto.device.expr import (
     strides,
     substitute_index,
 )
-from stretto.device.operator import Combine, Kernel, Span, Stage
+from stretto.device.operator import Kernel, Span, Stage
 from stretto.device.ranges import Range, range_of
+from stretto.device.registers import Change, Registers
 from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Quantity
 from stretto.ir.types import DType
-from stretto.machines import statements as code
-from stretto.machines.cuda.printer.kernel import TritonKernel
-from stretto.machines.cuda.printer.registers import Change, Registers
-from stretto.machines.cuda.printer.scalar import BARRIER
 
 Shape = tuple[Extent, ...]
 Box = tuple[Range, ...]
@@ -81,34 +78,31 @@ Accesses = frozenset[Access]
 
 
 @dataclass(frozen=True, slots=True)
-class KernelAccesses:
-    """Accesses of a kernel's tasks around the barriers in its text.
+class Phase:
+    """What a task accesses in memory between two barriers."""
 
-    always_has_barrier: True if every path through its text has one.
-    """
+    reads: frozenset[Buffer] = frozenset()
+    writes: frozenset[Buffer] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelAccesses:
+    """Accesses of a kernel's tasks around the barriers in them."""
 
     before_first_barrier: Accesses
     after_last_barrier: Accesses
-    always_has_barrier: bool
+    has_barrier: bool
 
 
-def kernel_accesses(kernel: Kernel, text: TritonKernel) -> KernelAccesses:
-    """Return the accesses of all tasks of a kernel together. Without knowledge of the text (a
-    user's kernel, or a statement with unknown effects) every access counts as both before and
-    after the barriers."""
+def kernel_accesses(kernel: Kernel, phases: Sequence[Phase]) -> KernelAccesses:
+    """Return the accesses of all tasks of a kernel together."""
     everything = frozenset(_stage_accesses(kernel))
-    if any(stage.operator.combine is Combine.KERNEL for stage in kernel.stages):
-        # The user's text is not known.
-        return KernelAccesses(everything, everything, always_has_barrier=False)
-    way = _PathWalk()
-    is_open, behind = way.through(text.function.body, True, frozenset())
 
-    def those(found: set[Place] | frozenset[Place]) -> Accesses:
-        return frozenset(one for one in everything if (one.buffer, one.writes) in found)
+    def during(phase: Phase) -> Accesses:
+        found = {False: phase.reads, True: phase.writes}
+        return frozenset(one for one in everything if one.buffer in found[one.writes])
 
-    if UNKNOWN in way.before | behind:
-        return KernelAccesses(everything, everything, always_has_barrier=not is_open)
-    return KernelAccesses(those(way.before), those(behind), always_has_barrier=not is_open)
+    return KernelAccesses(during(phases[0]), during(phases[-1]), len(phases) > 1)
 
 
 def _stage_accesses(kernel: Kernel) -> Iterator[Access]:
@@ -119,54 +113,6 @@ def _stage_accesses(kernel: Kernel) -> Iterator[Access]:
         yield boxed(operator.out, True, ranges)
         if operator.accumulate:
             yield boxed(operator.out, False, ranges)
-
-
-Place = tuple[Buffer | None, bool]
-"""A buffer, and True if it is written."""
-UNKNOWN: Place = (None, True)
-"""Marks a statement in the text of a kernel whose accesses are not known."""
-
-
-@dataclass(slots=True)
-class _PathWalk:
-    """A walk over all paths through the text of a task. before: what some path touches before any
-    barrier."""
-
-    before: set[Place] = field(default_factory=set[Place])
-
-    def through(
-        self, block: code.Block, is_open: bool, since: frozenset[Place]
-    ) -> tuple[bool, frozenset[Place]]:
-        """Walk over a block. is_open: True if some path reaches it without a barrier; since: what
-        has been touched since the last barrier. Returns both for the end of the block."""
-        for statement in block:
-            if statement == BARRIER:
-                is_open, since = False, frozenset()
-                continue
-            found = frozenset(_places(statement))
-            since |= found
-            if is_open:
-                self.before |= found
-            match statement:
-                case code.If(_, then, orelse):
-                    ways = [self.through(arm, is_open, since) for arm in (then, orelse)]
-                    is_open = any(way[0] for way in ways)
-                    since = ways[0][1] | ways[1][1]
-                case code.For(body=body) | code.Loop(body=body):
-                    assert not (isinstance(statement, code.Loop) and statement.head)
-                    since |= self.through(body, is_open, since)[1]
-                    since |= self.through(body, is_open, since)[1]  # the next iteration
-                case code.Section(body):
-                    is_open, since = self.through(body, is_open, since)
-                case _:
-                    pass
-        return is_open, since
-
-
-def _places(statement: code.Statement) -> Iterator[Place]:
-    """Yield what a statement itself touches, without the statements nested in it."""
-    yield from ((buffer, False) for buffer in code.reads(statement))
-    yield from ((buffer, True) for buffer in code.writes(statement))
 
 
 # ---- boxes ----

@@ -13,7 +13,7 @@ kernels. Where there is none, this pass adds one, as late as possible.
                                  run k_zero: writes a
 
 A data-flow analysis of the control trees tracks what each unit may have touched since its last
-barrier, by parts of buffers (`accesses.py`). Tasks of one kernel do not conflict: they write
+barrier, by parts of buffers (`device/accesses.py`). Tasks of one kernel do not conflict: they write
 different elements.
 
 A call writes to the stack and its return reads from it, so there is always a barrier between the
@@ -22,18 +22,11 @@ two: whatever the caller touched before the call is ordered before whatever foll
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stretto.device import tree
-from stretto.device.aliases import IN_FRAMES, Aliasing, aliasing_of
-from stretto.device.analyses import awaited_ends, has_end, has_waits
-from stretto.device.expr import Apply, Buffer, Expr, Index, Position, Reg, loads
-from stretto.device.flow import Flow, Loop
-from stretto.device.operator import Kernel
-from stretto.device.program import DeviceProgram, Schedule
-from stretto.ir.types import DType
-from stretto.machines.cuda.printer.accesses import (
+from stretto.device.accesses import (
     FRAMES,
     NOTHING,
     OWN_FRAMES,
@@ -42,11 +35,18 @@ from stretto.machines.cuda.printer.accesses import (
     Access,
     Accesses,
     KernelAccesses,
+    Phase,
     Touched,
     kernel_accesses,
 )
-from stretto.machines.cuda.printer.kernel import TritonKernel
-from stretto.machines.cuda.printer.registers import Registers
+from stretto.device.aliases import IN_FRAMES, Aliasing, aliasing_of
+from stretto.device.analyses import awaited_ends, has_end, has_waits
+from stretto.device.expr import Apply, Buffer, Expr, Index, Position, Reg, loads
+from stretto.device.flow import Flow, Loop
+from stretto.device.operator import Kernel
+from stretto.device.program import DeviceProgram, Schedule
+from stretto.device.registers import Registers
+from stretto.ir.types import DType
 from stretto.schedule.merge import RunStep, SignalStep, StatementStep, Step, WaitStep, merge
 
 
@@ -95,15 +95,16 @@ def merged_leaves(program: DeviceProgram) -> Functions:
 
 
 def with_barriers(
-    program: DeviceProgram, functions: Functions, texts: Mapping[str, TritonKernel]
+    program: DeviceProgram, functions: Functions, phases: Mapping[str, Sequence[Phase]]
 ) -> Functions:
-    """Return the functions of a program with barriers. texts: the printed kernels.
+    """Return the functions of a program with barriers. phases: by kernel, what its tasks access, in
+    order, with a barrier between each two of them.
 
     What may have been touched at the entry and exit of each function is propagated through calls
     to a fixpoint, twice: in the first round the accesses of callees are not known yet, so barriers
     that order other accesses are still missing.
     """
-    accessed = ProgramAccesses(program, texts)
+    accessed = ProgramAccesses(program, phases)
     found = accessed.followed({n: Barriers(accessed, f) for n, f in functions.items()})
     if len(functions) > 1:
         accessed.entries.clear()
@@ -119,12 +120,12 @@ class ProgramAccesses:
     round has added something.
     """
 
-    def __init__(self, program: DeviceProgram, texts: Mapping[str, TritonKernel]) -> None:
+    def __init__(self, program: DeviceProgram, phases: Mapping[str, Sequence[Phase]]) -> None:
         self.units = program.units
         self.every = (1 << program.units) - 1
         self.has_waits = has_waits(program)
         self.kernels: Mapping[str, Kernel] = {kernel.name: kernel for kernel in program.kernels}
-        self.texts = texts
+        self.phases = phases
         self.aliasing: Mapping[str, Aliasing] = aliasing_of(program)
         self.entries: dict[str, Touched] = {}
         self.exits: dict[str, Touched] = {}
@@ -142,7 +143,7 @@ class ProgramAccesses:
     def kernel(self, name: str) -> KernelAccesses:
         """Return the accesses of a kernel (computed once)."""
         if name not in self._known:
-            self._known[name] = kernel_accesses(self.kernels[name], self.texts[name])
+            self._known[name] = kernel_accesses(self.kernels[name], self.phases[name])
         return self._known[name]
 
     def add(self, known: dict[str, Touched], function: str, touched: Touched) -> None:
@@ -254,7 +255,7 @@ class Barriers(Flow[Steps, Steps, Touched]):
 
     def after_run(self, step: RunStep, state: Touched) -> Touched:
         kernel, units = self.accessed.kernel(step.kernel), running(step)
-        if not kernel.always_has_barrier:
+        if not kernel.has_barrier:
             touched = kernel.before_first_barrier | kernel.after_last_barrier
             return state.plus(map(state.in_known_terms, touched), units)
         # A unit without a task executes no barrier, and touches nothing.
