@@ -23,7 +23,7 @@ from stretto.machines.cuda.compile import compile_source
 from stretto.machines.cuda.describe import LaunchRow, host_rows, launch_rows
 from stretto.machines.cuda.machine import gpu_program
 from stretto.machines.cuda.styles import GpuProgram, compile_plan
-from stretto.machines.cuda.toolchain import Target, require_triton
+from stretto.machines.cuda.toolchain import GpuTarget, require_triton
 from stretto.machines.machine import HOST, Machine
 from stretto.options import Options
 from stretto.text import bytes_text
@@ -172,7 +172,7 @@ def _model(
 def _seconds(made: GpuProgram, target: str, options: Options) -> float | str:
     """Return the seconds to compile the texts for a target, or why that failed. If they use more
     shared memory than the target has, other texts are made."""
-    multiprocessor = Target.parse(target).multiprocessor
+    multiprocessor = GpuTarget.parse(target).multiprocessor
     most = multiprocessor.most_shared_bytes if multiprocessor is not None else 0
     try:
         if any(source.shared_bytes > most for source in made.sources):

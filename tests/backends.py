@@ -14,17 +14,17 @@ from stretto.device.program import DeviceProgram
 from stretto.device.verifier import verify
 from stretto.interp.interpreter import Datum, run
 from stretto.ir.core import Program
-from stretto.lowering.program import lower
+from stretto.lowering.lower_program import lower
 from stretto.machines import registry
 from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.machine import CpuMachine
-from stretto.machines.cpu.printer.program import print_program
+from stretto.machines.cpu.printer.cpp_file import print_program
 from stretto.machines.cpu.select import select
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.device import emulated_cuda_executable
 from stretto.machines.cuda.host import PlanExecutable
-from stretto.machines.cuda.printer.program import print_plan
+from stretto.machines.cuda.printer.triton_module import print_plan
 from stretto.machines.cuda.select import select as select_cuda
 from stretto.machines.emulator.machine import EmulatedExecutable
 from stretto.options import Debug, Options

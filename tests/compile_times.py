@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stretto.call.compiler import Compiler
+from stretto.call.compiler import EntryCompiler
 
 LONG_SECONDS = 15.0
 _PROPERTY = "long compilation"
@@ -17,9 +17,9 @@ _PROPERTY = "long compilation"
 def note_long_compilations(
     monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
-    build = Compiler.build
+    build = EntryCompiler.build
 
-    def timed(self: Compiler, *args: Any) -> Any:
+    def timed(self: EntryCompiler, *args: Any) -> Any:
         entry = build(self, *args)
         if entry.seconds > LONG_SECONDS:
             spent = entry.stages.seconds.items()
@@ -28,7 +28,7 @@ def note_long_compilations(
             record_property(_PROPERTY, f"{entry.seconds:.1f} s: {stages}")
         return entry
 
-    monkeypatch.setattr(Compiler, "build", timed)
+    monkeypatch.setattr(EntryCompiler, "build", timed)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 import torch
 
-from stretto.interp.check import size_value
 from stretto.interp.interpreter import Datum, run
+from stretto.interp.type_check import size_value
 from stretto.ir.core import Program
 from stretto.ir.ops import ConstantOp
 from stretto.ir.sizes import Symbol
 from stretto.ir.symbols import symbols_of_types
 from stretto.ir.text import parse_program, print_program
-from stretto.ir.types import DType, ListType, TensorType
+from stretto.ir.types import DType, TensorListType, TensorType
 from stretto.ir.verifier import verify
 from stretto.passes.manager import Pass, run_passes
 
@@ -42,7 +42,7 @@ def random_inputs(program: Program, seed: int = 0, most: int = 3) -> tuple[Datum
     }
     data: list[Datum] = []
     for type in types:
-        if isinstance(type, ListType):
+        if isinstance(type, TensorListType):
             count = generator.randint(1, 4)
             seeds = [generator.getrandbits(32) for _ in range(count)]
             data.append([random_tensor(type.element, item, sizes) for item in seeds])

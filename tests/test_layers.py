@@ -66,8 +66,8 @@ PYTHON_FRONTEND: tuple[str, ...] = (
 # The parts of `batching.frontend`, in the same order.
 BATCHING_FRONTEND: tuple[str, ...] = (
     "values",
-    "builder",
-    "library",
+    "function_builder",
+    "python_library",
     "evaluation",
     "guards",
     "frame",

@@ -26,8 +26,8 @@ from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.machine import Stages
 from stretto.options import Debug, Options
 from stretto.schedule.plan_cost import plan_seconds
-from stretto.simulator.control import Choices, CountingChoices, DefaultChoices
 from stretto.simulator.devices import device_for
+from stretto.simulator.run_path import Choices, CountingChoices, DefaultChoices
 from stretto.tools.models import Model
 from stretto.tools.simulate import followed_way
 

@@ -12,8 +12,14 @@ from textwrap import dedent, indent
 
 from torch import Tensor
 
-from stretto.machines.cuda.printer.program import HEADER, library_text
-from stretto.machines.cuda.printer.source import ENTRY, ERROR, PROGRESS, Parameter, TritonSource
+from stretto.machines.cuda.printer.source import (
+    ENTRY,
+    ERROR,
+    PROGRESS,
+    KernelParameter,
+    TritonSource,
+)
+from stretto.machines.cuda.printer.triton_module import HEADER, library_text
 
 from .device import Bench
 from .results import WrongValue
@@ -35,10 +41,10 @@ class Probe:
 
     def source(self, units: int) -> TritonSource:
         parameters = (
-            Parameter("control", "*i64", "control"),
-            Parameter("polls", "i64", "polls"),
-            Parameter("trips", "i64", "limit"),
-            *(Parameter(name, kind, "buffer") for name, kind in self.memory),
+            KernelParameter("control", "*i64", "control"),
+            KernelParameter("polls", "i64", "polls"),
+            KernelParameter("trips", "i64", "limit"),
+            *(KernelParameter(name, kind, "buffer") for name, kind in self.memory),
         )
         names = ", ".join(parameter.name for parameter in parameters)
         body = f"""

@@ -17,16 +17,16 @@ import torch
 from stretto.device.forms import Scheduled
 from stretto.machines.cuda.driver import COOPERATIVE_LAUNCH_TOO_LARGE
 from stretto.machines.cuda.executable import CudaExecutable
-from stretto.machines.cuda.graphs.builder import Arrangements, arrangements
-from stretto.machines.cuda.graphs.executable import GraphExecutable
+from stretto.machines.cuda.graphs.graph_builder import Arrangements, arrangements
+from stretto.machines.cuda.graphs.graph_executable import GraphExecutable
 from stretto.machines.cuda.host import PlanExecutable
 from stretto.machines.cuda.machine import CUDA, EmulatedCudaMachine, gpu_program
 from stretto.machines.cuda.packed import unpack
 from stretto.machines.cuda.printer.source import TritonSource
-from stretto.machines.machine import Packed, Stages
+from stretto.machines.machine import PackedProgram, Stages
 from stretto.machines.registry import register
+from stretto.runtime.call_sizes import Values
 from stretto.runtime.results import Result
-from stretto.runtime.sizes import Values
 from tests.machines.cuda.cuda_fakes import FakeCuda, FakeGpu
 
 T = TypeVar("T", bound=CudaExecutable)
@@ -115,10 +115,12 @@ class RehearsedMachine(EmulatedCudaMachine):
     def packed_by(self) -> str:
         return "cuda"
 
-    def for_packed(self, packed: Packed) -> RehearsedMachine:
+    def for_packed(self, packed: PackedProgram) -> RehearsedMachine:
         return replace(self, costs=CUDA.for_packed(packed).costs)
 
-    def unpack(self, packed: Packed, constants: Mapping[int, torch.Tensor], stages: Stages) -> None:
+    def unpack(
+        self, packed: PackedProgram, constants: Mapping[int, torch.Tensor], stages: Stages
+    ) -> None:
         """Load the program of a file from its texts; its machine code is not run."""
         found = unpack(packed, constants)
         stages.scheduled = Scheduled(found.program.plan.program, found.interface)

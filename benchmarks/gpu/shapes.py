@@ -28,7 +28,7 @@ from .systems import captured, on_host, without_gradients
 from .worker import Reporter
 
 if TYPE_CHECKING:
-    from stretto.machines.cuda.graphs.kept import Counts
+    from stretto.machines.cuda.graphs.kept import GraphCounts
 
 SYSTEMS = ("stretto", "graph-each", "graph-each-one-pool")
 """One dynamic program in a captured graph; torch.cuda.graph of eager for each shape, with separate
@@ -193,9 +193,9 @@ def memory(bench: Bench) -> dict[str, int]:
     }
 
 
-def counts_of(fast: Any) -> list[Counts]:
+def counts_of(fast: Any) -> list[GraphCounts]:
     """Return the counts of each captured program of a compiled function."""
-    from stretto.machines.cuda.graphs.executable import GraphExecutable
+    from stretto.machines.cuda.graphs.graph_executable import GraphExecutable
 
     found = (entry.executable for entry in fast.signatures)
     return [one.counts for one in found if isinstance(one, GraphExecutable)]
@@ -204,7 +204,7 @@ def counts_of(fast: Any) -> list[Counts]:
 def graphs_of(fast: Any) -> dict[str, int]:
     """Return numbers of graphs. graphs: those that exist; made: all so far; patched: launches
     whose arguments changed."""
-    from stretto.machines.cuda.graphs.executable import GraphExecutable
+    from stretto.machines.cuda.graphs.graph_executable import GraphExecutable
 
     found = (entry.executable for entry in fast.signatures)
     counts = counts_of(fast)

@@ -44,9 +44,9 @@ from stretto.schedule.launch_graph import (
 from stretto.schedule.plan import make_plan
 from stretto.schedule.plan_cost import Enqueued, Profiled, plan_seconds, profiled
 from stretto.schedule.plan_search import search_plan
-from stretto.simulator.control import DefaultChoices
 from stretto.simulator.devices import Device
 from stretto.simulator.graph_run import captured_costs, launched_costs, run_graph
+from stretto.simulator.run_path import DefaultChoices
 from stretto.simulator.simulate import simulate
 from stretto.simulator.work import kept_in_loops
 from stretto.text import counted, seconds_text

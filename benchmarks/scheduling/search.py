@@ -22,7 +22,7 @@ from stretto.device.operator import Kernel
 from stretto.device.regions import Body
 from stretto.device.tree import Rotation
 from stretto.schedule.choice import RegionTime
-from stretto.schedule.footprint import Footprints, Node, Part, Parts, leaf_nodes
+from stretto.schedule.footprint import Footprints, Node, Parts, UnitTasks, leaf_nodes
 from stretto.schedule.policies.list import ListPolicy
 from stretto.schedule.policies.team import TeamPolicy
 from stretto.schedule.policies.wavefront import WavefrontPolicy
@@ -150,12 +150,12 @@ class SearchPlanner:
         kernel, units = node.item, self.time.units
         if not isinstance(kernel, Kernel) or only_parts(kernel, units) is not None:
             return
-        yield (Part(self.draws.randrange(units), 0, kernel.tasks),)
+        yield (UnitTasks(self.draws.randrange(units), 0, kernel.tasks),)
         if kernel.tasks > 1:
             count = self.draws.randint(2, min(units, kernel.tasks))
             first = self.draws.randrange(units)
             blocks = equal_blocks(kernel.tasks, count)
-            yield tuple(Part((first + p.unit) % units, p.first, p.count) for p in blocks)
+            yield tuple(UnitTasks((first + p.unit) % units, p.first, p.count) for p in blocks)
             yield equal_blocks(kernel.tasks, units)
 
     # ---- the time of a state ---------------------------------------------------------------

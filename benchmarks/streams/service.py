@@ -31,7 +31,15 @@ import typer
 from rich.console import Console
 
 import stretto
-from stretto.batching.serving import Call, Failure, Outcome, Run, Stream, StreamOptions, Value
+from stretto.batching.serving import (
+    BatchRunner,
+    InstanceCall,
+    InstanceFailure,
+    InstanceResult,
+    Outcome,
+    Stream,
+    StreamOptions,
+)
 
 from ..harness import TOLERANCE
 from ..machine import git_commit, machine_line, versions
@@ -188,25 +196,25 @@ def opener(
             return lambda: Stream(_of_one(model), options)
 
 
-def _of_many(function: Callable[[Sequence[Any]], Sequence[Any]]) -> Run:
-    def run(calls: Sequence[Call]) -> list[Outcome]:
-        return [Value(value) for value in function([call.args[0] for call in calls])]
+def _of_many(function: Callable[[Sequence[Any]], Sequence[Any]]) -> BatchRunner:
+    def run(calls: Sequence[InstanceCall]) -> list[Outcome]:
+        return [InstanceResult(value) for value in function([call.args[0] for call in calls])]
 
     return run
 
 
-def _of_one(function: Callable[[Any], Any]) -> Run:
-    def run(calls: Sequence[Call]) -> list[Outcome]:
+def _of_one(function: Callable[[Any], Any]) -> BatchRunner:
+    def run(calls: Sequence[InstanceCall]) -> list[Outcome]:
         return [_outcome(function, call) for call in calls]
 
     return run
 
 
-def _outcome(function: Callable[[Any], Any], call: Call) -> Outcome:
+def _outcome(function: Callable[[Any], Any], call: InstanceCall) -> Outcome:
     try:
-        return Value(function(call.args[0]))
+        return InstanceResult(function(call.args[0]))
     except Exception as error:
-        return Failure(error)
+        return InstanceFailure(error)
 
 
 # ---- the command -------------------------------------------------------------------------------

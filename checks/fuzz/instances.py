@@ -19,7 +19,7 @@ from checks.fuzz.reference import EndlessError
 from checks.fuzz.source import Source, load
 from checks.fuzz.trial import Made, Program
 from stretto.batching.batched import Batched
-from stretto.batching.serving import Call, Failure
+from stretto.batching.serving import InstanceCall, InstanceFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,11 @@ def compile_batched(function: Any, **settings: Any) -> Callable[..., Any]:
     many: Batched = stretto.batch(function.function, backend=settings["backend"], options=options)
 
     def run(*columns: Sequence[Any]) -> Any:
-        calls = [Call(args, {}) for args in zip(*columns, strict=True)]
+        calls = [InstanceCall(args, {}) for args in zip(*columns, strict=True)]
         outcomes = many.run_calls(calls)
-        return shown([o.error if isinstance(o, Failure) else o.value for o in outcomes], columns)
+        return shown(
+            [o.error if isinstance(o, InstanceFailure) else o.value for o in outcomes], columns
+        )
 
     return run
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from checks.machine_code import sass as _sass
 from checks.machine_code.rules import RULES, Violation, is_poll, violations
 from stretto.machines.cuda import machine_code as _ptx
-from stretto.machines.cuda.machine_code import Effect, Function
+from stretto.machines.cuda.machine_code import MachineFunction, MemoryEffect
 
 __all__ = ["VERIFIED", "Checked", "Violation", "check", "check_cubin", "check_ptx"]
 
@@ -34,7 +34,7 @@ class Checked:
     releases: int
 
 
-def check(functions: Iterable[Function]) -> Checked:
+def check(functions: Iterable[MachineFunction]) -> Checked:
     """Apply all rules to all functions of a program."""
     functions = tuple(functions)
     found = [one for function in functions for rule in RULES for one in violations(function, rule)]
@@ -42,9 +42,9 @@ def check(functions: Iterable[Function]) -> Checked:
     found += [
         Violation("wait", poll.name, "", "", "no counter is looked at by a strong load")
         for poll in polls
-        if not _count((poll,), Effect.LOOK, Effect.ACQUIRE)
+        if not _count((poll,), MemoryEffect.LOOK, MemoryEffect.ACQUIRE)
     ]
-    return Checked(tuple(found), len(polls), _count(functions, Effect.PUBLISH))
+    return Checked(tuple(found), len(polls), _count(functions, MemoryEffect.PUBLISH))
 
 
 def check_ptx(ptx: str) -> Checked:
@@ -58,7 +58,7 @@ def check_cubin(cubin: bytes) -> Checked:
     return check(_sass.functions(_sass.disassemble(cubin, knobs.nvidia.nvdisasm.path)))
 
 
-def _count(functions: Iterable[Function], *effects: Effect) -> int:
+def _count(functions: Iterable[MachineFunction], *effects: MemoryEffect) -> int:
     return sum(
         effect in effects
         for function in functions

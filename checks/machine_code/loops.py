@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stretto.components import components, cyclic
-from stretto.machines.cuda.machine_code import Effect, Function, Instruction, called_by
+from stretto.machines.cuda.machine_code import Instruction, MachineFunction, MemoryEffect, called_by
 
 
 def looped(
-    functions: Sequence[Function], wanted: Callable[[Instruction], bool]
+    functions: Sequence[MachineFunction], wanted: Callable[[Instruction], bool]
 ) -> list[tuple[Instruction, bool]]:
     """Return the wanted instructions of a program, each with True if it runs in a loop: it can
     follow itself, or its function is called by an instruction that runs in a loop."""
@@ -20,7 +20,7 @@ def looped(
             callee
             for function in functions
             for index, one in enumerate(function.instructions)
-            if Effect.CALL in one.effects
+            if MemoryEffect.CALL in one.effects
             and (function.name in repeated or index in inside[function.name])
             for callee in called_by(one, functions)
         }
@@ -35,7 +35,7 @@ def looped(
     ]
 
 
-def _in_loops(function: Function) -> set[int]:
+def _in_loops(function: MachineFunction) -> set[int]:
     """Return the instructions that can follow themselves."""
     following = {n: list(function.successors(n)) for n in range(len(function.instructions))}
     groups = (group for group in components(following) if cyclic(group, following))

@@ -1,4 +1,4 @@
-"""Rules for every path of a compiled program, as tables: automata over `Effect`.
+"""Rules for every path of a compiled program, as tables: automata over `MemoryEffect`.
 
 A rule follows every path of every function from instruction to instruction, in a state that the
 effects change. `wrong` has the pairs of a state and an effect that break the rule.
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from stretto.machines.cuda.machine_code import Effect, Function
+from stretto.machines.cuda.machine_code import MachineFunction, MemoryEffect
 
 POLL = re.compile(r"(?:^|\$_)poll__")
 """Matches the compiler's names of functions made from the prelude's `poll`."""
@@ -37,8 +37,8 @@ class State(Enum):
     READING = auto()  # loaded, without a barrier since
 
 
-Moves = Mapping[tuple[State, Effect], State]
-Wrong = Mapping[tuple[State, Effect], str]
+Moves = Mapping[tuple[State, MemoryEffect], State]
+Wrong = Mapping[tuple[State, MemoryEffect], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Violation:
         return f"{self.rule}: {self.function} {self.place}: {self.instruction}: {self.why}"
 
 
-def violations(function: Function, rule: Rule) -> list[Violation]:
+def violations(function: MachineFunction, rule: Rule) -> list[Violation]:
     """Return each instruction that breaks the rule on some path from the beginning of the
     function."""
     instructions = function.instructions
@@ -89,15 +89,15 @@ def violations(function: Function, rule: Rule) -> list[Violation]:
     ]
 
 
-def is_poll(function: Function) -> bool:
+def is_poll(function: MachineFunction) -> bool:
     return POLL.search(function.name) is not None
 
 
 # ---- the rules -----------------------------------------------------------------------------------
 
-_DATA = (Effect.LOAD, Effect.STORE, Effect.UPDATE, Effect.COPY)
+_DATA = (MemoryEffect.LOAD, MemoryEffect.STORE, MemoryEffect.UPDATE, MemoryEffect.COPY)
 _LOOKED = (State.LOOKED, State.UNFENCED, State.FENCED)
-_LEAVING = (*_DATA, Effect.PUBLISH, Effect.CALL, Effect.RETURN)
+_LEAVING = (*_DATA, MemoryEffect.PUBLISH, MemoryEffect.CALL, MemoryEffect.RETURN)
 
 
 def _waits() -> Rule:
@@ -109,18 +109,18 @@ def _waits() -> Rule:
     """
     before = (State.START, State.POLLING, State.ACQUIRED)
     moves = {
-        **{(state, Effect.LOOK): State.LOOKED for state in before},
-        **{(state, Effect.ACQUIRE): State.ACQUIRED for state in before},
-        **{(state, Effect.LOOK): State.UNFENCED for state in _LOOKED},
-        (State.LOOKED, Effect.INVALIDATE): State.ACQUIRED,
-        (State.LOOKED, Effect.BARRIER): State.UNFENCED,
-        (State.LOOKED, Effect.FENCE): State.FENCED,
-        (State.UNFENCED, Effect.FENCE): State.FENCED,
-        (State.FENCED, Effect.BARRIER): State.UNFENCED,
-        (State.FENCED, Effect.INVALIDATE): State.ACQUIRED,
+        **{(state, MemoryEffect.LOOK): State.LOOKED for state in before},
+        **{(state, MemoryEffect.ACQUIRE): State.ACQUIRED for state in before},
+        **{(state, MemoryEffect.LOOK): State.UNFENCED for state in _LOOKED},
+        (State.LOOKED, MemoryEffect.INVALIDATE): State.ACQUIRED,
+        (State.LOOKED, MemoryEffect.BARRIER): State.UNFENCED,
+        (State.LOOKED, MemoryEffect.FENCE): State.FENCED,
+        (State.UNFENCED, MemoryEffect.FENCE): State.FENCED,
+        (State.FENCED, MemoryEffect.BARRIER): State.UNFENCED,
+        (State.FENCED, MemoryEffect.INVALIDATE): State.ACQUIRED,
         # A barrier before the fence is no help: other threads would read before this one's fence.
-        (State.ACQUIRED, Effect.BARRIER): State.START,
-        **{(state, Effect.FAIL): State.FAILING for state in (*_LOOKED, *before[1:])},
+        (State.ACQUIRED, MemoryEffect.BARRIER): State.START,
+        **{(state, MemoryEffect.FAIL): State.FAILING for state in (*_LOOKED, *before[1:])},
     }
     wrong = {
         **{(State.POLLING, effect): "a poll looks by strong loads only" for effect in _DATA},
@@ -131,21 +131,21 @@ def _waits() -> Rule:
 
 
 def _signals() -> Rule:
-    done = (*_DATA, Effect.FAIL, Effect.CALL)
+    done = (*_DATA, MemoryEffect.FAIL, MemoryEffect.CALL)
     moves = {
         **{
             (state, effect): State.START
             for state in (State.ORDERED, State.SEALED)
             for effect in done
         },
-        (State.START, Effect.BARRIER): State.ORDERED,
-        (State.ORDERED, Effect.FENCE): State.SEALED,
-        (State.SEALED, Effect.BARRIER): State.ORDERED,
-        (State.SEALED, Effect.PUBLISH): State.ORDERED,
+        (State.START, MemoryEffect.BARRIER): State.ORDERED,
+        (State.ORDERED, MemoryEffect.FENCE): State.SEALED,
+        (State.SEALED, MemoryEffect.BARRIER): State.ORDERED,
+        (State.SEALED, MemoryEffect.PUBLISH): State.ORDERED,
     }
     wrong = {
-        (State.START, Effect.PUBLISH): "no barrier since the unit has read or written memory",
-        (State.ORDERED, Effect.PUBLISH): "no fence since the barrier",
+        (State.START, MemoryEffect.PUBLISH): "no barrier since the unit has read or written memory",
+        (State.ORDERED, MemoryEffect.PUBLISH): "no fence since the barrier",
     }
     return Rule("signal", moves, wrong)
 
@@ -153,32 +153,32 @@ def _signals() -> Rule:
 def _copies() -> Rule:
     pending = (State.COPYING, State.COMMITTED)
     moves = {
-        (State.START, Effect.COPY): State.COPYING,
-        (State.COMMITTED, Effect.COPY): State.COPYING,
-        (State.COPYING, Effect.COMMIT): State.COMMITTED,
-        (State.COMMITTED, Effect.COPIED): State.START,
+        (State.START, MemoryEffect.COPY): State.COPYING,
+        (State.COMMITTED, MemoryEffect.COPY): State.COPYING,
+        (State.COPYING, MemoryEffect.COMMIT): State.COMMITTED,
+        (State.COMMITTED, MemoryEffect.COPIED): State.START,
     }
     wrong = {
         (state, effect): "a copy of global memory may not have ended"
         for state in pending
-        for effect in (Effect.PUBLISH, Effect.CALL, Effect.RETURN)
+        for effect in (MemoryEffect.PUBLISH, MemoryEffect.CALL, MemoryEffect.RETURN)
     }
     return Rule("copies", moves, wrong)
 
 
 def _kept() -> Rule:
     moves = {
-        **{(state, Effect.KEEP): State.KEEPING for state in (State.START, State.READING)},
-        (State.START, Effect.KEPT): State.READING,
-        (State.KEEPING, Effect.BARRIER): State.START,
-        (State.READING, Effect.BARRIER): State.START,
+        **{(state, MemoryEffect.KEEP): State.KEEPING for state in (State.START, State.READING)},
+        (State.START, MemoryEffect.KEPT): State.READING,
+        (State.KEEPING, MemoryEffect.BARRIER): State.START,
+        (State.READING, MemoryEffect.BARRIER): State.START,
     }
     wrong = {
         **{
             (State.KEEPING, effect): "no barrier since constants were stored in shared memory"
-            for effect in (Effect.KEPT, Effect.CALL, Effect.RETURN)
+            for effect in (MemoryEffect.KEPT, MemoryEffect.CALL, MemoryEffect.RETURN)
         },
-        (State.READING, Effect.KEEP): "another thread may still read what is stored over",
+        (State.READING, MemoryEffect.KEEP): "another thread may still read what is stored over",
     }
     return Rule("kept", moves, wrong)
 
@@ -188,8 +188,11 @@ def _coherence() -> Rule:
         "coherence",
         {},
         {
-            (State.START, Effect.NON_COHERENT): "may give what memory held before a wait",
-            (State.START, Effect.ASYNC_PROXY): "is not ordered by the fences of waits and signals",
+            (State.START, MemoryEffect.NON_COHERENT): "may give what memory held before a wait",
+            (
+                State.START,
+                MemoryEffect.ASYNC_PROXY,
+            ): "is not ordered by the fences of waits and signals",
         },
     )
 

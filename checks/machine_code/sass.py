@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stretto.errors import BuildError
-from stretto.machines.cuda.machine_code import Effect, Function, Instruction
+from stretto.machines.cuda.machine_code import Instruction, MachineFunction, MemoryEffect
 
 _TYPE = re.compile(r"^\s*\.type\s+(\S+?),@function")
 _LABEL = re.compile(r"^(\S+):\s*$")
@@ -55,16 +55,16 @@ def disassemble(cubin: bytes, nvdisasm: str) -> str:
     return result.stdout
 
 
-def functions(text: str) -> list[Function]:
+def functions(text: str) -> list[MachineFunction]:
     """Parse the functions in nvdisasm's output."""
     names = {match[1] for line in text.splitlines() if (match := _TYPE.match(line))}
-    found: list[Function] = []
+    found: list[MachineFunction] = []
     instructions: list[Instruction] = []
     labels: dict[str, int] = {}
 
     def end() -> None:
         if found:
-            found[-1] = _refined(Function(found[-1].name, tuple(instructions), dict(labels)))
+            found[-1] = _refined(MachineFunction(found[-1].name, tuple(instructions), dict(labels)))
         instructions.clear()
         labels.clear()
 
@@ -73,7 +73,7 @@ def functions(text: str) -> list[Function]:
             instructions.append(_instruction(int(match[1], 16), match[2], match[3], match[4]))
         elif (label := _LABEL.match(line)) and label[1] in names:
             end()
-            found.append(Function(label[1], ()))
+            found.append(MachineFunction(label[1], ()))
         elif label:
             labels[label[1]] = len(instructions)
     end()
@@ -104,72 +104,72 @@ def _instruction(place: int, predicate: str | None, name: str, rest: str) -> Ins
     )
 
 
-def _effects(parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
+def _effects(parts: tuple[str, ...], operands: str) -> tuple[MemoryEffect, ...]:
     wide = "GPU" in parts or "SYS" in parts
     match parts[0]:
         case "LDG" | "LD":
             if "CONSTANT" in parts:
-                return (Effect.NON_COHERENT,)
-            return (Effect.LOOK,) if wide else (Effect.LOAD,)
+                return (MemoryEffect.NON_COHERENT,)
+            return (MemoryEffect.LOOK,) if wide else (MemoryEffect.LOAD,)
         case "STG" | "ST":
-            return (Effect.PUBLISH,) if wide else (Effect.STORE,)
+            return (MemoryEffect.PUBLISH,) if wide else (MemoryEffect.STORE,)
         case "ATOMG" | "ATOM":
-            kind = {"EXCH": Effect.PUBLISH, "CAS": Effect.FAIL}
-            return (next((kind[part] for part in parts if part in kind), Effect.UPDATE),)
+            kind = {"EXCH": MemoryEffect.PUBLISH, "CAS": MemoryEffect.FAIL}
+            return (next((kind[part] for part in parts if part in kind), MemoryEffect.UPDATE),)
         case "TEX" | "TLD" | "TLD4" | "SULD":
-            return (Effect.NON_COHERENT,)
+            return (MemoryEffect.NON_COHERENT,)
         case "LDS" | "STS" if _FROM_END.search(operands):
-            return (Effect.KEPT,) if parts[0] == "LDS" else (Effect.KEEP,)
+            return (MemoryEffect.KEPT,) if parts[0] == "LDS" else (MemoryEffect.KEEP,)
         case "LDGSTS":
-            return (Effect.COPY,)
+            return (MemoryEffect.COPY,)
         case "LDGDEPBAR":
-            return (Effect.COMMIT,)
+            return (MemoryEffect.COMMIT,)
         case "DEPBAR":
-            return (Effect.COPIED,) if re.fullmatch(r"SB0, 0x0", operands) else ()
+            return (MemoryEffect.COPIED,) if re.fullmatch(r"SB0, 0x0", operands) else ()
         case "MEMBAR":
-            return (Effect.FENCE,) if wide else ()
+            return (MemoryEffect.FENCE,) if wide else ()
         case "CCTL":
-            return (Effect.INVALIDATE,) if "IVALL" in parts else ()
+            return (MemoryEffect.INVALIDATE,) if "IVALL" in parts else ()
         case "BAR":
             everyone = re.fullmatch(r"0x0(, !?U?P\w+)?", operands)
-            return (Effect.BARRIER,) if everyone and {"SYNC", "RED"} & {*parts} else ()
+            return (MemoryEffect.BARRIER,) if everyone and {"SYNC", "RED"} & {*parts} else ()
         case "CALL":
-            return () if "$__internal" in operands else (Effect.CALL,)
+            return () if "$__internal" in operands else (MemoryEffect.CALL,)
         case "RET" | "EXIT":
-            return (Effect.RETURN,)
+            return (MemoryEffect.RETURN,)
         case name:
             return _others(name)
 
 
-def _others(name: str) -> tuple[Effect, ...]:
+def _others(name: str) -> tuple[MemoryEffect, ...]:
     """Assume the worst effect of an unknown instruction, by the beginning of its name."""
     if name in _ELSEWHERE:
         return ()
     kinds = {
-        "UTMA": Effect.ASYNC_PROXY,
-        "UBLK": Effect.ASYNC_PROXY,
-        "LD": Effect.LOAD,
-        "ST": Effect.STORE,
-        "ATOM": Effect.UPDATE,
-        "RED": Effect.UPDATE,
+        "UTMA": MemoryEffect.ASYNC_PROXY,
+        "UBLK": MemoryEffect.ASYNC_PROXY,
+        "LD": MemoryEffect.LOAD,
+        "ST": MemoryEffect.STORE,
+        "ATOM": MemoryEffect.UPDATE,
+        "RED": MemoryEffect.UPDATE,
     }
     return tuple(effect for begin, effect in kinds.items() if name.startswith(begin))
 
 
-def _refined(function: Function) -> Function:
+def _refined(function: MachineFunction) -> MachineFunction:
     """Correct effects that depend on several instructions. A read of the error word acquires
     nothing. A branch by which the other threads skip a compare-and-swap is also the failure of
     the unit."""
     instructions = list(function.instructions)
     for index, one in enumerate(function.instructions):
-        if Effect.LOOK in one.effects and _is_error_word(function, index):
+        if MemoryEffect.LOOK in one.effects and _is_error_word(function, index):
             instructions[index] = replace(one, effects=())
-        elif Effect.FAIL in one.effects and (branch := _skips(function, index)) is not None:
-            instructions[branch] = replace(instructions[branch], effects=(Effect.FAIL,))
+        elif MemoryEffect.FAIL in one.effects and (branch := _skips(function, index)) is not None:
+            instructions[branch] = replace(instructions[branch], effects=(MemoryEffect.FAIL,))
     return replace(function, instructions=tuple(instructions))
 
 
-def _skips(function: Function, index: int) -> int | None:
+def _skips(function: MachineFunction, index: int) -> int | None:
     """Return the last branch before an instruction that jumps past it; None if there is none."""
     for before in range(index - 1, -1, -1):
         one = function.instructions[before]
@@ -180,7 +180,7 @@ def _skips(function: Function, index: int) -> int | None:
     return None
 
 
-def _is_error_word(function: Function, index: int) -> bool:
+def _is_error_word(function: MachineFunction, index: int) -> bool:
     """Return True if the address is that of the control block itself: a copy of an argument,
     without an offset. A counter's address has an offset, and depends on the thread."""
     address = _ADDRESS.search(function.instructions[index].text)
@@ -188,7 +188,7 @@ def _is_error_word(function: Function, index: int) -> bool:
 
 
 def _definitions(
-    function: Function, index: int, defines: Callable[[Instruction], bool]
+    function: MachineFunction, index: int, defines: Callable[[Instruction], bool]
 ) -> list[int] | None:
     """Return the instructions satisfying `defines` that may be the last such on some path to
     `index`; None if some path has none."""
@@ -215,7 +215,7 @@ def _definitions(
     return found
 
 
-def _is_copied(function: Function, index: int, register: str, seen: Sequence[int]) -> bool:
+def _is_copied(function: MachineFunction, index: int, register: str, seen: Sequence[int]) -> bool:
     found = _definitions(function, index, lambda one: register in _defined(one.text))
     for at in found or ():
         if at in seen:

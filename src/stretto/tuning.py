@@ -107,7 +107,7 @@ class KernelTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class DatabaseSummary:
     """Contents of a database for a device. calibrated: the time of calibration in seconds of the
     epoch; None: never. others: number of kernels and parameters of other devices, compilers and
     numbers of units."""
@@ -203,7 +203,7 @@ class Database:
         if self.path.exists():
             self._write(("DELETE FROM parameters", [()]), ("DELETE FROM kernels", [()]))
 
-    def summary(self, device: MeasuredDevice) -> Summary:
+    def summary(self, device: MeasuredDevice) -> DatabaseSummary:
         mine = (device.key, device.threads)
         where = "WHERE device = ? AND threads = ?"
         kernels = self._read(f"SELECT count(*) FROM kernels {where}", mine)
@@ -213,7 +213,7 @@ class Database:
         own, (parameters, calibrated) = kernels[0][0] if kernels else 0, (known or [(0, None)])[0]
         rest = total[0][0] - own - parameters if total else 0
         nbytes = self.path.stat().st_size if self.path.exists() else 0
-        return Summary(own, parameters, calibrated, rest, nbytes)
+        return DatabaseSummary(own, parameters, calibrated, rest, nbytes)
 
     # ---- the file ----------------------------------------------------------------------------
     def _read(self, query: str, values: tuple[object, ...]) -> list[Row]:

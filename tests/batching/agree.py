@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from stretto.batching.frontend import Evaluation, Observer, evaluate
+from stretto.batching.instance_program import InstanceProgram, Variable
 from stretto.batching.interpreter import interpret
 from stretto.batching.primitives import has_type
-from stretto.batching.program import InstanceProgram, Variable
 from stretto.batching.types import (
     DictType,
     ListType,

@@ -13,7 +13,7 @@ from stretto.batching.levels.tables import (
     INDICES,
     NUMBERS,
     ROWS,
-    Layout,
+    TableLayout,
     Tables,
     length_groups,
     output_types,
@@ -25,7 +25,10 @@ from stretto.errors import VerifyError
 
 
 def check_tables(
-    layout: Layout, tables: Tables, capacities: Sequence[int], known: Sequence[int | torch.Tensor]
+    layout: TableLayout,
+    tables: Tables,
+    capacities: Sequence[int],
+    known: Sequence[int | torch.Tensor],
 ) -> None:
     """Raises VerifyError where the tables are not in form, or a step reads rows that no earlier
     level has written, or writes rows that have been read or written.
@@ -57,7 +60,7 @@ def _flags(capacity: int, known: int | torch.Tensor) -> torch.Tensor:
 class _Checker:
     """written: per pool, which rows hold a tensor. readable: those that did before the level."""
 
-    def __init__(self, layout: Layout, tables: Tables, written: list[torch.Tensor]) -> None:
+    def __init__(self, layout: TableLayout, tables: Tables, written: list[torch.Tensor]) -> None:
         self.layout = layout
         self.tables = tables
         self.written = written

@@ -10,30 +10,30 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from stretto.batching.instance_program import BlockStep, OperandPlaceholder, Operation, StaticBlock
 from stretto.batching.levels import LevelProgram, Tables
 from stretto.batching.levels.tables import BASES, END, output_types, row_type, rows_inputs
-from stretto.batching.program import Block, Input, Operation, Step
-from stretto.batching.types import RowsType, Scalar, TensorType
+from stretto.batching.types import InstanceTensorType, RowsType, Scalar
 from stretto.ir.types import DType
 from tests.batching.level_tables import check_tables
 
-Kind = TensorType | RowsType | Scalar
+Kind = InstanceTensorType | RowsType | Scalar
 
 
-def f32(*shape: int) -> TensorType:
-    return TensorType(DType.F32, shape)
+def f32(*shape: int) -> InstanceTensorType:
+    return InstanceTensorType(DType.F32, shape)
 
 
-def tensor_type(tensor: torch.Tensor) -> TensorType:
-    return TensorType(DType.from_torch(tensor.dtype), tuple(tensor.shape))
+def tensor_type(tensor: torch.Tensor) -> InstanceTensorType:
+    return InstanceTensorType(DType.from_torch(tensor.dtype), tuple(tensor.shape))
 
 
 def example(type_: Kind, rng: random.Random, length: int = 3, low: int = 0, high: int = 2) -> Any:
     """A random value: tensors near 0, ints from low to high."""
     match type_:
-        case RowsType(TensorType(dtype, shape)):
-            return example(TensorType(dtype, (length, *shape)), rng, length, low, high)
-        case TensorType(dtype, shape):
+        case RowsType(InstanceTensorType(dtype, shape)):
+            return example(InstanceTensorType(dtype, (length, *shape)), rng, length, low, high)
+        case InstanceTensorType(dtype, shape):
             seeded = torch.Generator().manual_seed(rng.getrandbits(32))
             if dtype is DType.BOOL:
                 return torch.rand(shape, generator=seeded) < 0.5
@@ -49,31 +49,31 @@ def example(type_: Kind, rng: random.Random, length: int = 3, low: int = 0, high
             return rng.randint(low, high)
 
 
-def block_of(name: str, inputs: Sequence[Kind], function: Callable[..., Any]) -> Block:
+def block_of(name: str, inputs: Sequence[Kind], function: Callable[..., Any]) -> StaticBlock:
     """A block of one step that calls a function of torch operators."""
     made = function(*(example(type_, random.Random(0)) for type_ in inputs))
     leaves = [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
     types = tuple(tensor_type(leaf) for leaf in leaves)
     places = tuple(range(len(inputs)))
-    operation = Operation(function, tuple(Input(n) for n in places), (), types)
+    operation = Operation(function, tuple(OperandPlaceholder(n) for n in places), (), types)
     outputs = tuple(range(len(inputs), len(inputs) + len(leaves)))
-    return Block(name, tuple(inputs), (Step(operation, places),), outputs)
+    return StaticBlock(name, tuple(inputs), (BlockStep(operation, places),), outputs)
 
 
-def chain_of(name: str, inputs: Sequence[Kind], *steps: tuple[Any, ...]) -> Block:
+def chain_of(name: str, inputs: Sequence[Kind], *steps: tuple[Any, ...]) -> StaticBlock:
     """A block of steps (function, operand numbers...); its outputs are those of the last."""
     types: list[Kind] = list(inputs)
-    done: list[Step] = []
-    made: tuple[TensorType, ...] = ()
+    done: list[BlockStep] = []
+    made: tuple[InstanceTensorType, ...] = ()
     for function, *operands in steps:
         given = [example(types[n], random.Random(0)) for n in operands]
         leaves = pytree.tree_leaves(function(*given))
         made = tuple(tensor_type(leaf) for leaf in leaves)
-        arguments = tuple(Input(n) for n in range(len(operands)))
-        done.append(Step(Operation(function, arguments, (), made), tuple(operands)))
+        arguments = tuple(OperandPlaceholder(n) for n in range(len(operands)))
+        done.append(BlockStep(Operation(function, arguments, (), made), tuple(operands)))
         types.extend(made)
     outputs = tuple(range(len(types) - len(made), len(types)))
-    return Block(name, tuple(inputs), tuple(done), outputs)
+    return StaticBlock(name, tuple(inputs), tuple(done), outputs)
 
 
 @dataclass
@@ -105,7 +105,7 @@ def launch(
         for type_ in output_types(layout.blocks[number]):
             capacity[layout.pools.index(row_type(type_))] += n * max(lengths)
     pools = [
-        example(TensorType(t.dtype, (size, *t.shape)), rng, low=low, high=high)
+        example(InstanceTensorType(t.dtype, (size, *t.shape)), rng, low=low, high=high)
         for t, size in zip(layout.pools, capacity, strict=True)
     ]
     expected = [pool.clone() for pool in pools]

@@ -8,28 +8,28 @@ from typing import Any
 import torch
 from torch import nn
 
-from stretto.batching.program import (
-    Assign,
-    Block,
+from stretto.batching.instance_program import (
+    AssignStatement,
+    BlockStep,
     Body,
-    Call,
+    CallStatement,
     ClassInfo,
-    Function,
-    If,
-    Input,
+    IfStatement,
+    InstanceFunction,
     InstanceProgram,
     Literal,
+    OperandPlaceholder,
     Operation,
-    Record,
-    Return,
-    Step,
+    RecordStatement,
+    ReturnStatement,
+    StaticBlock,
     Variable,
 )
 from stretto.batching.types import (
+    InstanceTensorType,
     RecordType,
     RowsType,
     Scalar,
-    TensorType,
     TupleType,
     Type,
     UnionType,
@@ -39,8 +39,8 @@ from stretto.ir.types import DType
 NONE = Literal(None)
 
 
-def f32(*shape: int) -> TensorType:
-    return TensorType(DType.F32, shape)
+def f32(*shape: int) -> InstanceTensorType:
+    return InstanceTensorType(DType.F32, shape)
 
 
 def optional(type_: Type) -> Type:
@@ -49,15 +49,15 @@ def optional(type_: Type) -> Type:
 
 def block(
     function: Any,
-    inputs: tuple[TensorType | RowsType | Scalar, ...],
-    *results: TensorType | RowsType,
+    inputs: tuple[InstanceTensorType | RowsType | Scalar, ...],
+    *results: InstanceTensorType | RowsType,
     name: str = "block",
-) -> Block:
+) -> StaticBlock:
     """A block of one step that calls a function of all inputs."""
     count = len(inputs)
-    operation = Operation(function, tuple(map(Input, range(count))), (), results)
+    operation = Operation(function, tuple(map(OperandPlaceholder, range(count))), (), results)
     outputs = tuple(range(count, count + len(results)))
-    return Block(name, inputs, (Step(operation, tuple(range(count))),), outputs)
+    return StaticBlock(name, inputs, (BlockStep(operation, tuple(range(count))),), outputs)
 
 
 @dataclass
@@ -78,10 +78,10 @@ def leaf_or_inner(node: Variable, word: Variable, leaf: Body, inner: Body) -> Bo
     left = Variable("left", optional(RecordType(0)))
     is_leaf = Variable("is_leaf", Scalar.BOOL)
     return (
-        Assign(word, "get", (node,), "word"),
-        Assign(left, "get", (node,), "left"),
-        Assign(is_leaf, "is", (left, NONE)),
-        If(is_leaf, leaf, inner),
+        AssignStatement(word, "get", (node,), "word"),
+        AssignStatement(left, "get", (node,), "left"),
+        AssignStatement(is_leaf, "is", (left, NONE)),
+        IfStatement(is_leaf, leaf, inner),
     )
 
 
@@ -117,19 +117,19 @@ def tree_lstm(hidden: int = 4) -> InstanceProgram:
     inner = list[Any]()
     for name in sides:
         inner += [
-            Assign(optional_sides[name], "get", (node,), name),
-            Assign(sides[name], "cast", (optional_sides[name],), RecordType(0)),
-            Call(states[name], 0, (sides[name],)),
+            AssignStatement(optional_sides[name], "get", (node,), name),
+            AssignStatement(sides[name], "cast", (optional_sides[name],), RecordType(0)),
+            CallStatement(states[name], 0, (sides[name],)),
         ]
     places = [(name, place) for name in sides for place in range(2)]
     for part, (name, place) in zip(parts, places, strict=True):
-        inner.append(Assign(part, "item", (states[name],), place))
-    inner.append(Record((out_h, out_c), 1, tuple(parts)))
-    result = (Assign(made, "tuple", (out_h, out_c)), Return(made))
-    leaf = (Record((out_h, out_c), 0, (word,)), *result)
+        inner.append(AssignStatement(part, "item", (states[name],), place))
+    inner.append(RecordStatement((out_h, out_c), 1, tuple(parts)))
+    result = (AssignStatement(made, "tuple", (out_h, out_c)), ReturnStatement(made))
+    leaf = (RecordStatement((out_h, out_c), 0, (word,)), *result)
     body = leaf_or_inner(node, word, leaf, (*inner, *result))
     return InstanceProgram(
-        functions=[Function("forward", (node,), pair, body)],
+        functions=[InstanceFunction("forward", (node,), pair, body)],
         classes=[ClassInfo(Node, "object", ("left", "right", "word"), (0, 0, 1))],
         cells=[optional(RecordType(0)), Scalar.INT],
         blocks=blocks,

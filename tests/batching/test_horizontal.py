@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from stretto.batching.batched import Batched
-from stretto.batching.levels.program import level_code
+from stretto.batching.levels.level_program import level_code
 from stretto.batching.passes.pipeline import BatchPasses, run_passes
 from stretto.ir.ops import TensorOp
 from stretto.ir.rewrite import all_blocks

@@ -12,15 +12,15 @@ import torch.nn.functional as F
 from torch import nn
 
 import stretto
+from stretto.batching.instance_program import BlockStep, OperandPlaceholder, Operation, StaticBlock
 from stretto.batching.levels.tables import least_lengths, length_groups
-from stretto.batching.program import Block, Input, Operation, Step
-from stretto.batching.types import RowsType, TensorType
+from stretto.batching.types import InstanceTensorType, RowsType
 from stretto.errors import CaptureError
 from stretto.ir.types import DType
 from tests.batching.test_batched import check
 
-VECTOR = TensorType(DType.F32, (4,))
-SCALARS = TensorType(DType.F32, ())
+VECTOR = InstanceTensorType(DType.F32, (4,))
+SCALARS = InstanceTensorType(DType.F32, ())
 
 
 def lists(lengths: tuple[int, ...]) -> list[list[torch.Tensor]]:
@@ -121,13 +121,15 @@ def test_a_tensor_without_rows_ends_its_instance_alone() -> None:
     check(many, largest, [torch.randn(2, 4), torch.randn(3, 4)])
 
 
-def block(*steps: Step, inputs: tuple[Any, ...], outputs: tuple[int, ...]) -> Block:
-    return Block("block", inputs, steps, outputs)
+def block(*steps: BlockStep, inputs: tuple[Any, ...], outputs: tuple[int, ...]) -> StaticBlock:
+    return StaticBlock("block", inputs, steps, outputs)
 
 
-def added(first: int, second: int) -> Step:
-    operation = Operation(torch.add, (Input(0), Input(1)), (), (RowsType(VECTOR),))
-    return Step(operation, (first, second))
+def added(first: int, second: int) -> BlockStep:
+    operation = Operation(
+        torch.add, (OperandPlaceholder(0), OperandPlaceholder(1)), (), (RowsType(VECTOR),)
+    )
+    return BlockStep(operation, (first, second))
 
 
 def test_groups_of_one_length() -> None:
@@ -139,8 +141,8 @@ def test_groups_of_one_length() -> None:
 
 
 def test_groups_that_are_not_empty() -> None:
-    largest = Step(Operation(torch.amax, (Input(0), 0), (), (VECTOR,)), (0,))
-    total = Step(Operation(torch.sum, (Input(0), 0), (), (VECTOR,)), (1,))
+    largest = BlockStep(Operation(torch.amax, (OperandPlaceholder(0), 0), (), (VECTOR,)), (0,))
+    total = BlockStep(Operation(torch.sum, (OperandPlaceholder(0), 0), (), (VECTOR,)), (1,))
     found = block(largest, total, inputs=(RowsType(VECTOR),) * 2, outputs=(2, 3))
     assert least_lengths(found) == {0: 1, 1: 0}
 

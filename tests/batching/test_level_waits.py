@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from stretto.batching.levels.program import level_code
+from stretto.batching.levels.level_program import level_code
 from stretto.device.program import DeviceProgram
 from stretto.device.text import parse_program, print_program
 from stretto.device.tree import For, leaves, walk
@@ -17,8 +17,8 @@ from stretto.errors import VerifyError
 from stretto.ir.text import parse_program as parse
 from stretto.ir.text import print_program as print_ir
 from stretto.ir.verifier import verify as verify_ir
-from stretto.lowering.program import lower
-from stretto.lowering.targets import Updates
+from stretto.lowering.lower_program import lower
+from stretto.lowering.targets import InputUpdates
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES
 from stretto.options import Options
@@ -36,7 +36,7 @@ def scheduled() -> DeviceProgram:
     ]
     program = level_code(blocks, Options()).program
     last = len(program.main.params) - 1
-    found = select(lower(program, SPREAD, Updates(((last, 0),), True)), 2, True, SPREAD)
+    found = select(lower(program, SPREAD, InputUpdates(((last, 0),), True)), 2, True, SPREAD)
     made = schedule(found.tree, 2, SPREAD)
     verify(made, found.tree)
     return made

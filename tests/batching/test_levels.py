@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from stretto.batching.instance_program import StaticBlock
 from stretto.batching.levels import LevelProgram, Tables
 from stretto.batching.levels.tables import BASES, END, INDICES
-from stretto.batching.program import Block
 from stretto.errors import CaptureError, VerifyError
 from stretto.options import Debug, Options
 from tests.batching.blocks import BLOCKS, FLOAT, INT, ROWS_BLOCKS, V
@@ -40,7 +40,7 @@ class Cell(nn.Module):
         return torch.sigmoid(o) * torch.tanh(c), c
 
 
-def tree_blocks(size: int = 8) -> list[Block]:
+def tree_blocks(size: int = 8) -> list[StaticBlock]:
     torch.manual_seed(0)
     h = f32(size)
     leaf = nn.Linear(size, size)

@@ -8,11 +8,17 @@ from torch import Tensor
 
 import stretto
 from stretto.batching.batched import Batched
+from stretto.batching.instance_program import (
+    ForkLoopStatement,
+    ForkStatement,
+    InstanceProgram,
+    PhaseStatement,
+    walk,
+)
 from stretto.batching.levels.tables import BLOCK, ROWS
 from stretto.batching.passes.concurrent import Concurrent
 from stretto.batching.passes.phases import FindPhases
 from stretto.batching.passes.pipeline import BatchPasses, passes
-from stretto.batching.program import Fork, ForkLoop, InstanceProgram, Phase, walk
 from stretto.errors import CaptureError
 from tests.batching.passes.checking import check
 
@@ -33,15 +39,17 @@ def decide(x: Tensor, seen: list[int]) -> Tensor:
 
 
 def forks(program: InstanceProgram) -> int:
-    return sum(isinstance(s, Fork) for f in program.functions for s in walk(f.body))
+    return sum(isinstance(s, ForkStatement) for f in program.functions for s in walk(f.body))
 
 
 def loops(program: InstanceProgram) -> int:
-    return sum(isinstance(s, ForkLoop) for f in program.functions for s in walk(f.body))
+    return sum(isinstance(s, ForkLoopStatement) for f in program.functions for s in walk(f.body))
 
 
 def phases(program: InstanceProgram) -> list[int]:
-    return [s.number for f in program.functions for s in walk(f.body) if isinstance(s, Phase)]
+    return [
+        s.number for f in program.functions for s in walk(f.body) if isinstance(s, PhaseStatement)
+    ]
 
 
 def test_eager() -> None:

@@ -7,33 +7,33 @@ from dataclasses import replace
 import pytest
 import torch
 
-from stretto.batching.printer import print_function, print_program
-from stretto.batching.program import (
-    Assign,
-    Block,
-    Break,
-    Call,
-    Continue,
-    Fork,
-    Function,
-    If,
-    Input,
+from stretto.batching.instance_program import (
+    AssignStatement,
+    BlockStep,
+    BreakStatement,
+    CallStatement,
+    ContinueStatement,
+    ForkStatement,
+    IfStatement,
+    InstanceFunction,
     InstanceProgram,
-    Leave,
+    LeaveStatement,
     Literal,
-    Loop,
-    Operate,
+    LoopStatement,
+    OperandPlaceholder,
+    OperateStatement,
     Operation,
-    Phase,
-    Raise,
-    Read,
-    Record,
-    Return,
-    Scope,
+    PhaseStatement,
+    RaiseStatement,
+    ReadStatement,
+    RecordStatement,
+    ReturnStatement,
+    ScopeStatement,
     Statement,
-    Step,
+    StaticBlock,
     Variable,
 )
+from stretto.batching.printer import print_function, print_program
 from stretto.batching.types import ListType, RecordType, Scalar, TupleType, Type, UnionType
 from stretto.batching.verifier import holds, verify
 from stretto.errors import VerifyError
@@ -42,55 +42,70 @@ from tests.batching.programs import block, f32, tree_lstm
 N, M, FLAG = Variable("n", Scalar.INT), Variable("m", Scalar.INT), Variable("flag", Scalar.BOOL)
 X, Y = Variable("x", f32(3)), Variable("y", f32(3))
 ONE = Literal(1)
-TANH = Operation(torch.tanh, (Input(0),), (), (f32(3),))
-DONE = Return(Literal(None))
+TANH = Operation(torch.tanh, (OperandPlaceholder(0),), (), (f32(3),))
+DONE = ReturnStatement(Literal(None))
 
 
 def program(
-    *body: Statement, result: Type = Scalar.NONE, blocks: tuple[Block, ...] = ()
+    *body: Statement, result: Type = Scalar.NONE, blocks: tuple[StaticBlock, ...] = ()
 ) -> InstanceProgram:
-    function = Function("f", (N, FLAG, X), result, body)
+    function = InstanceFunction("f", (N, FLAG, X), result, body)
     return InstanceProgram(functions=[function], blocks=list(blocks))
 
 
-SET = Assign(M, "copy", (ONE,))
-USE = Assign(N, "add", (N, M))
+SET = AssignStatement(M, "copy", (ONE,))
+USE = AssignStatement(N, "add", (N, M))
 BROKEN: dict[str, tuple[str, tuple[Statement, ...]]] = {
     "never": ("%m is used on a path", (USE, DONE)),
-    "one arm": ("%m is used on a path", (If(FLAG, (SET,), ()), USE, DONE)),
-    "before a break": ("%m is used on a path", (Loop((If(FLAG, (Break(),), ()), SET)), USE, DONE)),
+    "one arm": ("%m is used on a path", (IfStatement(FLAG, (SET,), ()), USE, DONE)),
+    "before a break": (
+        "%m is used on a path",
+        (LoopStatement((IfStatement(FLAG, (BreakStatement(),), ()), SET)), USE, DONE),
+    ),
     "before a leave": (
         "%m is used on a path",
-        (Scope(1, (If(FLAG, (Leave(1),), ()), SET)), USE, DONE),
+        (ScopeStatement(1, (IfStatement(FLAG, (LeaveStatement(1),), ()), SET)), USE, DONE),
     ),
-    "other body of a fork": ("%m is used on a path", (Fork(((SET,), (USE,))), DONE)),
-    "break outside": ("Break is not inside of what it ends", (Break(),)),
-    "continue outside": ("Continue is not inside of what it ends", (Scope(1, (Continue(),)),)),
-    "leave outside": ("Leave 2 is not inside of what it ends", (Scope(1, (Leave(2),)),)),
-    "leave a fork": ("Leave leaves a body of a fork", (Scope(1, (Fork(((Leave(1),),)),)), DONE)),
-    "break a fork": ("Break leaves a body of a fork", (Loop((Fork(((Break(),),)),)), DONE)),
-    "return from a fork": ("Return leaves a body of a fork", (Fork(((DONE,),)),)),
+    "other body of a fork": ("%m is used on a path", (ForkStatement(((SET,), (USE,))), DONE)),
+    "break outside": ("Break is not inside of what it ends", (BreakStatement(),)),
+    "continue outside": (
+        "Continue is not inside of what it ends",
+        (ScopeStatement(1, (ContinueStatement(),)),),
+    ),
+    "leave outside": (
+        "Leave 2 is not inside of what it ends",
+        (ScopeStatement(1, (LeaveStatement(2),)),),
+    ),
+    "leave a fork": (
+        "Leave leaves a body of a fork",
+        (ScopeStatement(1, (ForkStatement(((LeaveStatement(1),),)),)), DONE),
+    ),
+    "break a fork": (
+        "Break leaves a body of a fork",
+        (LoopStatement((ForkStatement(((BreakStatement(),),)),)), DONE),
+    ),
+    "return from a fork": ("Return leaves a body of a fork", (ForkStatement(((DONE,),)),)),
     "raise in a fork": (
         "a body of a fork does not reach its end",
-        (Fork(((Raise(ValueError, ()),),)), DONE),
+        (ForkStatement(((RaiseStatement(ValueError, ()),),)), DONE),
     ),
-    "condition": ("bool is needed, not int", (If(N, (), ()), DONE)),
-    "read of several": ("not of one element", (Read(N, X), DONE)),
-    "read into a tensor": ("is needed, not f32", (Read(Y, X), DONE)),
-    "primitive": ("is not a primitive", (Assign(N, "twice", (N,)), DONE)),
-    "copy": ("n of type int gets f32", (Assign(N, "copy", (X,)), DONE)),
-    "operand": ("an operand has type str", (Operate((Y,), TANH, (Literal("a"),)), DONE)),
-    "places": ("an operator has places", (Operate((Y,), TANH, ()), DONE)),
-    "results": ("0 targets for 1 results", (Operate((), TANH, (X,)), DONE)),
-    "result type": ("n of type int gets f32", (Operate((N,), TANH, (X,)), DONE)),
-    "block": ("there is no block 1", (Record((Y,), 1, (X,)), DONE)),
-    "block operands": ("2 operands for", (Record((Y,), 0, (X, X)), DONE)),
-    "block operand": ("is int, not f32", (Record((Y,), 0, (N,)), DONE)),
-    "function": ("there is no function 7", (Call(None, 7, ()), DONE)),
-    "arguments": ("called with 1 arguments", (Call(None, 0, (N,)), DONE)),
-    "argument": ("flag of type bool gets int", (Call(None, 0, (N, N, X)), DONE)),
-    "call result": ("n of type int gets None", (Call(N, 0, (N, FLAG, X)), DONE)),
-    "return": ("the result of type None gets int", (Return(N),)),
+    "condition": ("bool is needed, not int", (IfStatement(N, (), ()), DONE)),
+    "read of several": ("not of one element", (ReadStatement(N, X), DONE)),
+    "read into a tensor": ("is needed, not f32", (ReadStatement(Y, X), DONE)),
+    "primitive": ("is not a primitive", (AssignStatement(N, "twice", (N,)), DONE)),
+    "copy": ("n of type int gets f32", (AssignStatement(N, "copy", (X,)), DONE)),
+    "operand": ("an operand has type str", (OperateStatement((Y,), TANH, (Literal("a"),)), DONE)),
+    "places": ("an operator has places", (OperateStatement((Y,), TANH, ()), DONE)),
+    "results": ("0 targets for 1 results", (OperateStatement((), TANH, (X,)), DONE)),
+    "result type": ("n of type int gets f32", (OperateStatement((N,), TANH, (X,)), DONE)),
+    "block": ("there is no block 1", (RecordStatement((Y,), 1, (X,)), DONE)),
+    "block operands": ("2 operands for", (RecordStatement((Y,), 0, (X, X)), DONE)),
+    "block operand": ("is int, not f32", (RecordStatement((Y,), 0, (N,)), DONE)),
+    "function": ("there is no function 7", (CallStatement(None, 7, ()), DONE)),
+    "arguments": ("called with 1 arguments", (CallStatement(None, 0, (N,)), DONE)),
+    "argument": ("flag of type bool gets int", (CallStatement(None, 0, (N, N, X)), DONE)),
+    "call result": ("n of type int gets None", (CallStatement(N, 0, (N, FLAG, X)), DONE)),
+    "return": ("the result of type None gets int", (ReturnStatement(N),)),
 }
 
 
@@ -109,11 +124,16 @@ def test_a_function_without_a_return_gives_none() -> None:
 
 
 def test_what_every_way_assigns_may_be_used() -> None:
-    verify(program(If(FLAG, (SET,), (SET,)), USE))
-    verify(program(If(FLAG, (SET,), (Raise(ValueError, ()),)), USE))
-    verify(program(Loop((SET, If(FLAG, (Break(),), (Continue(),)))), USE))
-    verify(program(Scope(1, (If(FLAG, (SET, Leave(1)), ()), SET)), USE))
-    verify(program(Fork(((SET,), ())), USE))
+    verify(program(IfStatement(FLAG, (SET,), (SET,)), USE))
+    verify(program(IfStatement(FLAG, (SET,), (RaiseStatement(ValueError, ()),)), USE))
+    verify(
+        program(
+            LoopStatement((SET, IfStatement(FLAG, (BreakStatement(),), (ContinueStatement(),)))),
+            USE,
+        )
+    )
+    verify(program(ScopeStatement(1, (IfStatement(FLAG, (SET, LeaveStatement(1)), ()), SET)), USE))
+    verify(program(ForkStatement(((SET,), ())), USE))
 
 
 def test_rules_of_blocks() -> None:
@@ -121,7 +141,7 @@ def test_rules_of_blocks() -> None:
     for broken, message in (
         (replace(whole, outputs=(0,)), "no step of it makes"),
         (replace(whole, outputs=(1, 1)), "returns a value twice"),
-        (replace(whole, steps=(Step(TANH, (1,)),)), "before it is made"),
+        (replace(whole, steps=(BlockStep(TANH, (1,)),)), "before it is made"),
         (replace(whole, inputs=(Scalar.STR,)), "an operand has type str"),
     ):
         with pytest.raises(VerifyError, match=message):
@@ -180,17 +200,24 @@ def test_text_of_a_program() -> None:
 
 def test_text_of_statements() -> None:
     weight = torch.zeros(3, 3)
-    linear = Operation(torch.nn.functional.linear, (Input(0), weight), (("bias", None),), (f32(3),))
+    linear = Operation(
+        torch.nn.functional.linear, (OperandPlaceholder(0), weight), (("bias", None),), (f32(3),)
+    )
     made = program(
-        Scope(
+        ScopeStatement(
             1,
             (
-                Loop((If(FLAG, (), (Leave(1),)), If(FLAG, (Break(),), (Continue(),)))),
-                Fork(((Operate((Y,), linear, (X,)),), ())),
+                LoopStatement(
+                    (
+                        IfStatement(FLAG, (), (LeaveStatement(1),)),
+                        IfStatement(FLAG, (BreakStatement(),), (ContinueStatement(),)),
+                    )
+                ),
+                ForkStatement(((OperateStatement((Y,), linear, (X,)),), ())),
             ),
         ),
-        Phase(1),
-        Raise(ValueError, ("n is ", N)),
+        PhaseStatement(1),
+        RaiseStatement(ValueError, ("n is ", N)),
     )
     assert print_function(made, 0) == (
         "function 0 f(%n: int, %flag: bool, %x: f32[3]) -> None\n"

@@ -23,7 +23,7 @@ from benchmarks.gpu.systems import Case
 from benchmarks.harness import reference_outputs, relative_error
 from benchmarks.models.real import MissingPackage
 from benchmarks.peers.base import Skipped
-from stretto.machines.cuda.graphs.kept import Counts
+from stretto.machines.cuda.graphs.kept import GraphCounts
 
 pytest.importorskip("triton")
 
@@ -168,7 +168,7 @@ def test_inputs_are_copied_to_where_they_lay() -> None:
 
 
 def test_replays_are_counted_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = Counts(made=1, replayed=5, as_they_were=5, patched=7)
+    counts = GraphCounts(made=1, replayed=5, as_they_were=5, patched=7)
     calls: list[int] = []
 
     def call() -> None:

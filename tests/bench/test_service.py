@@ -12,7 +12,14 @@ import torch
 from benchmarks.streams import service
 from benchmarks.streams.service import Load, measure, run_load
 from benchmarks.streams.service_report import draw, percentile_ms, table
-from stretto.batching.serving import Call, Failure, Outcome, Stream, StreamOptions, Value
+from stretto.batching.serving import (
+    InstanceCall,
+    InstanceFailure,
+    InstanceResult,
+    Outcome,
+    Stream,
+    StreamOptions,
+)
 
 LOAD = Load(rate=400.0, callers=3, seconds=0.2)
 OPTIONS = StreamOptions(max_batch=8, max_wait_ms=1)
@@ -44,13 +51,13 @@ def test_a_load_on_a_model_is_recorded(system: service.System, tmp_path: Path) -
 
 
 def test_wrong_and_failed_answers_are_counted() -> None:
-    def run(calls: Sequence[Call]) -> list[Outcome]:
+    def run(calls: Sequence[InstanceCall]) -> list[Outcome]:
         return [_answer(call.args[0]) for call in calls]
 
     def _answer(number: int) -> Outcome:
         if number == 3:
-            return Failure(ValueError())
-        return Value(torch.tensor(float(number) + (number == 5)))
+            return InstanceFailure(ValueError())
+        return InstanceResult(torch.tensor(float(number) + (number == 5)))
 
     numbers = list(range(1, 9))
     expected = [torch.tensor(float(number)) for number in numbers]

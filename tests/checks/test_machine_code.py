@@ -10,22 +10,39 @@ from checks.machine_code import Checked, check
 from checks.machine_code import sass as sass_text
 from checks.machine_code.rules import is_poll
 from stretto.machines.cuda import machine_code as ptx_text
-from stretto.machines.cuda.machine_code import Effect, Function, Instruction
+from stretto.machines.cuda.machine_code import Instruction, MachineFunction, MemoryEffect
 
 # ---- the rules, on what instructions do ----------------------------------------------------------
-LOOK, ACQUIRE, LOAD, STORE = Effect.LOOK, Effect.ACQUIRE, Effect.LOAD, Effect.STORE
-FENCE, INVALIDATE, BARRIER = Effect.FENCE, Effect.INVALIDATE, Effect.BARRIER
-PUBLISH, FAIL, CALL, RETURN = Effect.PUBLISH, Effect.FAIL, Effect.CALL, Effect.RETURN
-READ, WRITE, MULTIPLY, PROXY = Effect.READ, Effect.WRITE, Effect.MULTIPLY, Effect.ASYNC_PROXY
-COPY, COMMIT, COPIED = Effect.COPY, Effect.COMMIT, Effect.COPIED
+LOOK, ACQUIRE, LOAD, STORE = (
+    MemoryEffect.LOOK,
+    MemoryEffect.ACQUIRE,
+    MemoryEffect.LOAD,
+    MemoryEffect.STORE,
+)
+FENCE, INVALIDATE, BARRIER = MemoryEffect.FENCE, MemoryEffect.INVALIDATE, MemoryEffect.BARRIER
+PUBLISH, FAIL, CALL, RETURN = (
+    MemoryEffect.PUBLISH,
+    MemoryEffect.FAIL,
+    MemoryEffect.CALL,
+    MemoryEffect.RETURN,
+)
+READ, WRITE, MULTIPLY, PROXY = (
+    MemoryEffect.READ,
+    MemoryEffect.WRITE,
+    MemoryEffect.MULTIPLY,
+    MemoryEffect.ASYNC_PROXY,
+)
+COPY, COMMIT, COPIED = MemoryEffect.COPY, MemoryEffect.COMMIT, MemoryEffect.COPIED
 MAIN, POLL = "stretto_run", "triton_program_$_poll__Pi64_i32"
 
 
-def straight(*effects: Effect, name: str = MAIN) -> Function:
-    return Function(name, tuple(Instruction(f"{n}", "", (e,)) for n, e in enumerate(effects)))
+def straight(*effects: MemoryEffect, name: str = MAIN) -> MachineFunction:
+    return MachineFunction(
+        name, tuple(Instruction(f"{n}", "", (e,)) for n, e in enumerate(effects))
+    )
 
 
-def reasons(*functions: Function) -> list[tuple[str, str]]:
+def reasons(*functions: MachineFunction) -> list[tuple[str, str]]:
     return [(one.rule, one.why) for one in check(functions).violations]
 
 
@@ -39,12 +56,19 @@ def reasons(*functions: Function) -> list[tuple[str, str]]:
         (LOOK, INVALIDATE, LOOK, INVALIDATE, BARRIER, LOAD),
         (STORE, BARRIER, FENCE, PUBLISH),
         (COPY, COMMIT, COPY, COMMIT, COPIED, LOAD, RETURN),
-        (Effect.KEEP, Effect.KEEP, BARRIER, Effect.KEPT, Effect.KEPT, RETURN),
-        (Effect.KEPT, BARRIER, Effect.KEEP, BARRIER, RETURN),
+        (
+            MemoryEffect.KEEP,
+            MemoryEffect.KEEP,
+            BARRIER,
+            MemoryEffect.KEPT,
+            MemoryEffect.KEPT,
+            RETURN,
+        ),
+        (MemoryEffect.KEPT, BARRIER, MemoryEffect.KEEP, BARRIER, RETURN),
         (LOAD, FAIL, STORE, LOAD, RETURN),
     ],
 )
-def test_what_is_right(effects: tuple[Effect, ...]) -> None:
+def test_what_is_right(effects: tuple[MemoryEffect, ...]) -> None:
     assert reasons(straight(*effects)) == []
 
 
@@ -71,15 +95,21 @@ def test_what_is_right(effects: tuple[Effect, ...]) -> None:
         ((COPY, COMMIT, BARRIER, RETURN), ("copies", "a copy of global memory may not have")),
         ((COPY, COPIED, RETURN), ("copies", "a copy of global memory may not have ended")),
         ((COPY, COMMIT, CALL), ("copies", "a copy of global memory may not have ended")),
-        ((Effect.KEEP, Effect.KEPT, BARRIER), ("kept", "no barrier since constants were")),
-        ((Effect.KEEP, RETURN), ("kept", "no barrier since constants were stored")),
-        ((Effect.KEEP, CALL, BARRIER), ("kept", "no barrier since constants were stored")),
-        ((Effect.KEPT, Effect.KEEP, BARRIER), ("kept", "another thread may still read")),
-        ((Effect.NON_COHERENT,), ("coherence", "may give what memory held before a wait")),
-        ((Effect.ASYNC_PROXY,), ("coherence", "is not ordered by the fences of waits and")),
+        (
+            (MemoryEffect.KEEP, MemoryEffect.KEPT, BARRIER),
+            ("kept", "no barrier since constants were"),
+        ),
+        ((MemoryEffect.KEEP, RETURN), ("kept", "no barrier since constants were stored")),
+        ((MemoryEffect.KEEP, CALL, BARRIER), ("kept", "no barrier since constants were stored")),
+        (
+            (MemoryEffect.KEPT, MemoryEffect.KEEP, BARRIER),
+            ("kept", "another thread may still read"),
+        ),
+        ((MemoryEffect.NON_COHERENT,), ("coherence", "may give what memory held before a wait")),
+        ((MemoryEffect.ASYNC_PROXY,), ("coherence", "is not ordered by the fences of waits and")),
     ],
 )
-def test_what_is_wrong(effects: tuple[Effect, ...], expected: tuple[str, str]) -> None:
+def test_what_is_wrong(effects: tuple[MemoryEffect, ...], expected: tuple[str, str]) -> None:
     (found,) = reasons(straight(*effects))
     assert found[0] == expected[0] and found[1].startswith(expected[1])
 
@@ -97,8 +127,8 @@ def test_a_poll_looks_by_strong_loads_and_may_fail() -> None:
 
 
 def test_every_path_counts() -> None:
-    def function(barrier: Instruction) -> Function:
-        return Function(
+    def function(barrier: Instruction) -> MachineFunction:
+        return MachineFunction(
             MAIN,
             (
                 Instruction("0", "loop", (LOOK,)),
@@ -120,7 +150,7 @@ def test_every_path_counts() -> None:
     for n, is_needed in enumerate((False, False, True, True, True)):
         changed = list(wait.instructions)
         changed[n] = replace(changed[n], conditional=True)
-        assert bool(reasons(Function(MAIN, tuple(changed)))) == is_needed
+        assert bool(reasons(MachineFunction(MAIN, tuple(changed)))) == is_needed
 
 
 # ---- reading SASS --------------------------------------------------------------------------------
@@ -192,7 +222,7 @@ $stretto_run$triton_program_$_poll__Pi64_:
     ],
 )
 def test_the_error_word_by_registers_that_trade_places(
-    before: str, effects: tuple[Effect, ...]
+    before: str, effects: tuple[MemoryEffect, ...]
 ) -> None:
     body = SWAPPED.replace("Pi64_:\n", f"Pi64_:\n        /*fff0*/                   {before} ;\n")
     (poll,) = sass_text.functions(body)
@@ -206,13 +236,13 @@ def test_the_error_word_by_registers_that_trade_places(
         ("LD.E R4, [R2.64]", (LOAD,)),
         ("LDG.E.64.STRONG.SM R4, desc[UR4][R2.64]", (LOAD,)),
         ("LDG.E.64.STRONG.GPU R4, desc[UR4][R2.64+0x80]", (LOOK,)),
-        ("LDG.E.64.CONSTANT R4, desc[UR4][R2.64]", (Effect.NON_COHERENT,)),
+        ("LDG.E.64.CONSTANT R4, desc[UR4][R2.64]", (MemoryEffect.NON_COHERENT,)),
         ("LDNEW.E R4, desc[UR4][R2.64]", (LOAD,)),
         ("LDS R4, [R2]", ()),
         ("LDS.128 R4, [R2+UR4+0x10]", ()),
-        ("LDS.128 R4, [R2+-0x1000]", (Effect.KEPT,)),
-        ("LDS R4, [R2+UR4+-0x1000]", (Effect.KEPT,)),
-        ("STS.128 [R2+-0x10], R4", (Effect.KEEP,)),
+        ("LDS.128 R4, [R2+-0x1000]", (MemoryEffect.KEPT,)),
+        ("LDS R4, [R2+UR4+-0x1000]", (MemoryEffect.KEPT,)),
+        ("STS.128 [R2+-0x10], R4", (MemoryEffect.KEEP,)),
         ("STS [R2+0x10], R4", ()),
         ("LDC R1, c[0x0][0x28]", ()),
         ("LDGSTS.E.BYPASS.128 [R2], desc[UR4][R4.64]", (COPY,)),
@@ -223,8 +253,8 @@ def test_the_error_word_by_registers_that_trade_places(
         ("STG.E.64.STRONG.GPU desc[UR4][R2.64], R4", (PUBLISH,)),
         ("STL [R1], R4", ()),
         ("ATOMG.E.EXCH.64.STRONG.GPU PT, RZ, desc[UR4][R2.64+0x80], R4", (PUBLISH,)),
-        ("ATOMG.E.ADD.F32.FTZ.RN.STRONG.GPU PT, R1, desc[UR4][R2.64], R4", (Effect.UPDATE,)),
-        ("REDG.E.ADD.64.STRONG.GPU desc[UR4][R4.64], R6", (Effect.UPDATE,)),
+        ("ATOMG.E.ADD.F32.FTZ.RN.STRONG.GPU PT, R1, desc[UR4][R2.64], R4", (MemoryEffect.UPDATE,)),
+        ("REDG.E.ADD.64.STRONG.GPU desc[UR4][R4.64], R6", (MemoryEffect.UPDATE,)),
         ("REDUX.MAX.S32 UR6, R0", ()),
         ("MEMBAR.ALL.GPU", (FENCE,)),
         ("MEMBAR.SC.SYS", (FENCE,)),
@@ -234,12 +264,12 @@ def test_the_error_word_by_registers_that_trade_places(
         ("BAR.RED.OR.DEFER_BLOCKING 0x0, P1", (BARRIER,)),
         ("BAR.SYNC.DEFER_BLOCKING 0x1, 0x40", ()),
         ("BAR.ARV 0x0", ()),
-        ("UTMALDG.2D [UR4], [UR6]", (Effect.ASYNC_PROXY,)),
-        ("TEX.LL R0, R2, R4, 0x0", (Effect.NON_COHERENT,)),
+        ("UTMALDG.2D [UR4], [UR6]", (MemoryEffect.ASYNC_PROXY,)),
+        ("TEX.LL R0, R2, R4, 0x0", (MemoryEffect.NON_COHERENT,)),
         ("CALL.REL.NOINC `($__internal_0_$__cuda_sm3x_div_rn_noftz_f32_slowpath)", ()),
     ],
 )
-def test_effects_of_sass(text: str, effects: tuple[Effect, ...]) -> None:
+def test_effects_of_sass(text: str, effects: tuple[MemoryEffect, ...]) -> None:
     lines = f".type f,@function\nf:\n        /*0000*/    {text} ;\n"
     (function,) = sass_text.functions(lines)
     assert [one.effects for one in function.instructions] == [effects]
@@ -320,7 +350,7 @@ def test_ptx_is_read() -> None:
         ("ld.volatile.global.b64 { %rd1 }, [ %rd2 + 128 ]", (LOOK,)),
         ("ld.acquire.gpu.global.b64 %rd1, [%rd2]", (ACQUIRE,)),
         ("ld.acquire.cta.global.b64 %rd1, [%rd2]", (LOAD,)),
-        ("ld.global.nc.b64 %rd1, [%rd2]", (Effect.NON_COHERENT,)),
+        ("ld.global.nc.b64 %rd1, [%rd2]", (MemoryEffect.NON_COHERENT,)),
         ("ld.shared.b32 %r1, [global_smem]", (READ,)),
         ("@%p1 ld.volatile.shared.b32 %r1, [%r2]", (READ,)),
         ("ld.local.b32 %r1, [%r2]", ()),
@@ -332,31 +362,34 @@ def test_ptx_is_read() -> None:
         ("wgmma.fence.sync.aligned", ()),
         ("wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 {%r1}, %rd1, %rd2", (MULTIPLY,)),
         ("wgmma.wait_group.sync.aligned 1", ()),
-        ("wgmma.wait_group.sync.aligned 0", (Effect.MULTIPLIED,)),
+        ("wgmma.wait_group.sync.aligned 0", (MemoryEffect.MULTIPLIED,)),
         ("mbarrier.init.shared::cta.b64 [%r1], 1", (READ, WRITE)),
-        ("mbarrier.inval.shared::cta.b64 [%r1]", (Effect.RECEIVED, READ, WRITE)),
-        ("st.shared::cta.b32 [%r1], %r2", (Effect.KEEP,)),
-        ("ld.shared::cta.v4.b32 {%r1, %r2, %r3, %r4}, [%r5]", (Effect.KEPT,)),
+        ("mbarrier.inval.shared::cta.b64 [%r1]", (MemoryEffect.RECEIVED, READ, WRITE)),
+        ("st.shared::cta.b32 [%r1], %r2", (MemoryEffect.KEEP,)),
+        ("ld.shared::cta.v4.b32 {%r1, %r2, %r3, %r4}, [%r5]", (MemoryEffect.KEPT,)),
         ("st.release.gpu.global.b64 [%rd1], %rd2", (FENCE, PUBLISH)),
         ("st.relaxed.gpu.global.b64 [%rd1], %rd2", (PUBLISH,)),
         ("atom.global.gpu.release.exch.b64 %rd1, [ %rd2 + 0 ], %rd3", (FENCE, PUBLISH)),
         ("atom.global.relaxed.gpu.exch.b64 %rd1, [%rd2], %rd3", (PUBLISH,)),
         ("atom.global.release.cta.exch.b64 %rd1, [%rd2], %rd3", (PUBLISH,)),
         ("atom.global.relaxed.gpu.cas.b64 %rd1, [%rd2], %rd3, %rd4", (FAIL,)),
-        ("atom.global.gpu.acq_rel.add.u64 %rd1, [%rd2], 0", (FENCE, Effect.UPDATE, ACQUIRE)),
+        ("atom.global.gpu.acq_rel.add.u64 %rd1, [%rd2], 0", (FENCE, MemoryEffect.UPDATE, ACQUIRE)),
         ("atom.shared.add.u32 %r1, [%r2], 1", (READ, WRITE)),
-        ("red.global.relaxed.gpu.add.f32 [%rd1], %r1", (Effect.UPDATE,)),
+        ("red.global.relaxed.gpu.add.f32 [%rd1], %r1", (MemoryEffect.UPDATE,)),
         ("redux.sync.max.s32 %r1, %r2, %r3", ()),
         ("cp.async.cg.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x10, %r2", (COPY,)),
         ("cp.async.commit_group", (COMMIT,)),
         ("cp.async.wait_group 1", ()),
         ("cp.async.wait_group 0", (COPIED,)),
         ("cp.async.mbarrier.arrive.noinc.shared.b64 [%r1]", (READ, WRITE)),
-        ("cp.async.bulk.tensor.2d.shared::cluster.global [%r1], [%rd1]", (PROXY, Effect.RECEIVE)),
-        ("cp.async.bulk.tensor.2d.global.shared::cta [%rd1], [%r1]", (PROXY, Effect.SEND)),
+        (
+            "cp.async.bulk.tensor.2d.shared::cluster.global [%r1], [%rd1]",
+            (PROXY, MemoryEffect.RECEIVE),
+        ),
+        ("cp.async.bulk.tensor.2d.global.shared::cta [%rd1], [%r1]", (PROXY, MemoryEffect.SEND)),
         ("cp.async.bulk.commit_group", (PROXY,)),
         ("cp.async.bulk.wait_group.read 1", (PROXY,)),
-        ("cp.async.bulk.wait_group.read 0", (PROXY, Effect.SENT)),
+        ("cp.async.bulk.wait_group.read 0", (PROXY, MemoryEffect.SENT)),
         ("fence.acq_rel.gpu", (FENCE, INVALIDATE)),
         ("fence.acq_rel.cta", ()),
         ("fence.proxy.async.shared::cta", ()),
@@ -370,7 +403,7 @@ def test_ptx_is_read() -> None:
         ("ret", (RETURN,)),
     ],
 )
-def test_effects_of_ptx(text: str, effects: tuple[Effect, ...]) -> None:
+def test_effects_of_ptx(text: str, effects: tuple[MemoryEffect, ...]) -> None:
     lines = f".func f()\n{{\n{text};\n}}\n"
     (function,) = ptx_text.functions(lines)
     assert [one.effects for one in function.instructions] == [effects]

@@ -11,7 +11,7 @@ from torch import Tensor
 from stretto.device.costs import HOST_COSTS
 from stretto.device.runs import tree_seconds
 from stretto.frontends.python import capture
-from stretto.lowering.program import lower
+from stretto.lowering.lower_program import lower
 from stretto.options import Options
 
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from stretto.device.evaluate import CheckFailed, Tensors, evaluate, run_operator, run_task
+from stretto.device.evaluate import CheckFailed, TensorMemory, evaluate, run_operator, run_task
 from stretto.device.expr import (
     Access,
     Apply,
     Buffer,
+    ComputedPosition,
     Const,
-    Dynamic,
     Expr,
     Index,
     Load,
@@ -20,7 +20,7 @@ from stretto.device.expr import (
     Reg,
     Var,
 )
-from stretto.device.functions import FUNCTIONS, Result
+from stretto.device.functions import FUNCTIONS, ResultDtype
 from stretto.device.operator import Kernel, Operator, Span, Stage, TileDim
 from stretto.errors import RunError
 from stretto.ir.types import DType
@@ -32,17 +32,17 @@ def buffer(name: str, *shape: int, dtype: DType = DType.F32) -> Buffer:
     return Buffer(name, dtype, shape)
 
 
-def access(source: Buffer, *index: int | Var | Reg | Index | Dynamic) -> Access:
+def access(source: Buffer, *index: int | Var | Reg | Index | ComputedPosition) -> Access:
     return Access(source, source.shape, tuple(Index.of(i) for i in index))
 
 
-def load(source: Buffer, *index: int | Var | Reg | Index | Dynamic) -> Expr:
+def load(source: Buffer, *index: int | Var | Reg | Index | ComputedPosition) -> Expr:
     return Load(access(source, *index))
 
 
 def compute(operator: Operator, **tensors: Tensor) -> None:
     box = tuple((0, extent) for extent in operator.dims if isinstance(extent, int))
-    run_operator(operator, box, {}, Tensors(tensors))
+    run_operator(operator, box, {}, TensorMemory(tensors))
 
 
 def reduction(combine: str, value: Expr, out: Buffer, rows: int, depth: int) -> Operator:
@@ -51,9 +51,9 @@ def reduction(combine: str, value: Expr, out: Buffer, rows: int, depth: int) -> 
 
 def sample(function: str, rows: int) -> list[Tensor]:
     wanted = FUNCTIONS[function].result
-    if wanted is Result.LOGICAL:
+    if wanted is ResultDtype.LOGICAL:
         return [torch.randn(rows) > 0, torch.randn(rows) > 0]
-    if wanted in (Result.BITS, Result.INTEGER):
+    if wanted in (ResultDtype.BITS, ResultDtype.INTEGER):
         return [torch.randint(-50, 50, (rows,)), torch.randint(0, 9, (rows,))]
     return [torch.rand(rows) * 0.9, torch.rand(rows) * 3 + 0.1]
 
@@ -148,7 +148,7 @@ AFFINE = {
     "a register": Index.of(Reg("n")),
     "a quotient": (Index.of(Var(0)) * 3 + 4) // 2,
     "a remainder": (Index.of(Var(0)) + 5) % 9,
-    "computed": Index.of(Dynamic(Position(Index.of(Var(0)) + 1))),
+    "computed": Index.of(ComputedPosition(Position(Index.of(Var(0)) + 1))),
 }
 
 
@@ -156,7 +156,7 @@ AFFINE = {
 def test_every_index_is_looked_at_where_an_arm_is_taken(index: Index) -> None:
     """An arm that no point takes may be out of range."""
     x, out = buffer("x", 4), buffer("out", 4)
-    memory = Tensors({"x": torch.arange(4.0), "out": torch.empty(4)})
+    memory = TensorMemory({"x": torch.arange(4.0), "out": torch.empty(4)})
     registers = {"n": 2**63 - 1}
 
     def run(value: Expr) -> Tensor:
@@ -179,7 +179,7 @@ def test_every_index_is_looked_at_where_an_arm_is_taken(index: Index) -> None:
 
 def test_dynamic_stores_happen_in_order() -> None:
     places = buffer("p", 4, dtype=DType.I64)
-    target = access(buffer("out", 3), Dynamic(load(places, Var(0))))
+    target = access(buffer("out", 3), ComputedPosition(load(places, Var(0))))
     operator = Operator("scatter", (4,), (), "", load(buffer("x", 4), Var(0)), target)
     x, p = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 2, 0, 2])
     out = torch.zeros(3)
@@ -195,14 +195,14 @@ def test_checked_positions_stop_the_run() -> None:
         "checked", (Const(5, DType.I64), Const(4, DType.I64), Const(3, DType.I64)), DType.I64
     )
     with pytest.raises(CheckFailed, match="index 5 is out of range") as caught:
-        evaluate(index, {}, Tensors({}))
+        evaluate(index, {}, TensorMemory({}))
     assert (caught.value.number, caught.value.index) == (3, 5)
 
 
 def test_registers_and_index_arithmetic() -> None:
     n = Reg("n")
     index = (Index.of(n) * 3 + 7) // 4 + (Index.of(n) % 4) * 10
-    assert evaluate(Position(index), {"n": 6}, Tensors({})) == (6 * 3 + 7) // 4 + 20
+    assert evaluate(Position(index), {"n": 6}, TensorMemory({})) == (6 * 3 + 7) // 4 + 20
 
 
 def test_a_large_box_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,5 +220,5 @@ def test_tasks_of_a_dynamic_grid_cover_it() -> None:
     kernel = Kernel("copy", (TileDim(n, 4),), (Stage(operator, (Span(n, grid=0),)),))
     x, out = torch.randn(10), torch.zeros(10)
     for task in range(2):
-        run_task(kernel, task, {"n": 7}, Tensors({"x": x, "out": out}))
+        run_task(kernel, task, {"n": 7}, TensorMemory({"x": x, "out": out}))
     torch.testing.assert_close(out, torch.cat([x[:7], torch.zeros(3)]))

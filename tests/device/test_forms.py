@@ -17,7 +17,7 @@ from stretto.errors import CodegenError, ScheduleError
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
 from stretto.ir.text import parse_program
-from stretto.lowering.program import lower
+from stretto.lowering.lower_program import lower
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES as CPU_TEMPLATES
 from stretto.machines.cuda.costs import CUDA_COSTS

@@ -18,8 +18,8 @@ from stretto.device.expr import (
     Access,
     Apply,
     Buffer,
+    ComputedPosition,
     Const,
-    Dynamic,
     Expr,
     Extent,
     Index,
@@ -58,7 +58,7 @@ def copy(out: Access, source: Access, *dims: int) -> Operator:
     return Operator("copy", dims, (), "", Load(source), out)
 
 
-def access(buffer: Buffer, *index: int | Var | Reg | Index | Dynamic, shape=()) -> Access:  # pyright: ignore
+def access(buffer: Buffer, *index: int | Var | Reg | Index | ComputedPosition, shape=()) -> Access:  # pyright: ignore
     return Access(buffer, shape or buffer.shape, tuple(Index.of(i) for i in index))
 
 
@@ -83,7 +83,7 @@ def boxes(regions: tuple[Region, ...], write: bool) -> list[tuple[str, Box]]:
         (ROW % 8, (2, 5)),
         (ROW % 3, (0, 3)),
         (ROW + Index.of(Reg("n")), None),
-        (Index.of(Dynamic(Load(access(X, 0, 0)))), None),
+        (Index.of(ComputedPosition(Load(access(X, 0, 0)))), None),
     ],
 )
 def test_index_ranges(index: Index, expected: tuple[int, int] | None) -> None:
@@ -136,7 +136,7 @@ def test_library_calls_touch_whole_buffers() -> None:
 
 
 def test_positions_read_memory_too() -> None:
-    place = Dynamic(Load(access(Buffer("p", DType.I64, (9,)), 7)))
+    place = ComputedPosition(Load(access(Buffer("p", DType.I64, (9,)), 7)))
     (table, position) = expr_regions(Load(access(X, place, 3)))
     assert (table.buffer.name, table.box) == ("x", (None, (3, 4)))
     assert (position.buffer.name, position.box) == ("p", ((7, 8),))

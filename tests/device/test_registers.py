@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.device.accesses import Access as Part
 from stretto.device.accesses import (
     Box,
     Shape,
@@ -14,6 +13,7 @@ from stretto.device.accesses import (
     stage_ranges,
     widened,
 )
+from stretto.device.accesses import BufferAccess as Part
 from stretto.device.expr import Access, Apply, Expr, Index, Load, Position, Reg, Var
 from stretto.device.operator import Combine, Kernel, Operator, Span, Stage, TileDim
 from stretto.device.ranges import Range

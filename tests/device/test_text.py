@@ -8,7 +8,18 @@ from typing import ClassVar
 import pytest
 import torch
 
-from stretto.device.expr import Access, Apply, Buffer, Const, Dynamic, Expr, Index, Load, Reg, Var
+from stretto.device.expr import (
+    Access,
+    Apply,
+    Buffer,
+    ComputedPosition,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Reg,
+    Var,
+)
 from stretto.device.expr_text import print_expr
 from stretto.device.operator import (
     PLAIN_TEMPLATES,
@@ -100,7 +111,7 @@ EXPRESSIONS: list[Expr] = [
     Const(1e-300, DType.F64),
     at(Reg("strange name", DType.I32)),
     load(X, (Index.of(Var(0)) * 3 + 5) // 4 + Index.of(Reg("n")) % 7 * 2),
-    load(X, Index.of(Dynamic(load(X, 3)))),
+    load(X, Index.of(ComputedPosition(load(X, 3)))),
     Load(Access(X, (2, 4), (Index.of(1), Index.of(Var(2))))),
     Apply("where", (Const(False, DType.BOOL), load(X, 0), Const(0.5, F32)), F32),
     Apply("cast", (load(X, 1),), DType.BF16),

@@ -2,10 +2,10 @@
 
 import pytest
 
-from stretto.runtime import check
+from stretto.runtime import interpreter_check
 
 
 @pytest.fixture(autouse=True)
 def _checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRETTO_CHECK", "1")
-    monkeypatch.setattr(check, "SECONDS", 2.0)
+    monkeypatch.setattr(interpreter_check, "SECONDS", 2.0)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from stretto.ir.core import Program
-from stretto.lowering.targets import Updates
+from stretto.lowering.targets import InputUpdates
 from tests.support import program_of
 
 WIDTH = 24
@@ -70,7 +70,7 @@ func @main[0 <= c, 0 <= n, 1 <= p, 0 <= q, 0 <= t](INPUTS) -> (f32[p, 24], f32[p
 }
 """.replace("INPUTS", "%table: i64[t, 4], %rows: i64[c, 2], %h: f32[p, 24], %k: f32[p, 24]")
 
-UPDATES = Updates(((2, 0), (3, 1)), repeatable=True)
+UPDATES = InputUpdates(((2, 0), (3, 1)), repeatable=True)
 """The pools are changed where they lie."""
 
 

@@ -21,8 +21,8 @@ from stretto.errors import BuildError, CaptureError, RunError, ScheduleError, Ve
 from stretto.machines.cuda.device import emulated_cuda_executable
 from stretto.machines.cuda.host import PlanExecutable
 from stretto.machines.cuda.machine import CUDA as CUDA_MACHINE
-from stretto.machines.cuda.printer.program import print_plan, print_program
 from stretto.machines.cuda.printer.source import HOST
+from stretto.machines.cuda.printer.triton_module import print_plan, print_program
 from stretto.options import Options
 from stretto.runtime.results import DeadlockError, ProgramStopped, Status
 from stretto.schedule.plan import make_plan

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import stretto
 from benchmarks.models.groups import GROUPS
-from stretto.machines.cuda.graphs.executable import GraphExecutable
+from stretto.machines.cuda.graphs.graph_executable import GraphExecutable
 from stretto.options import Debug, Options
 from tests.e2e.machines import CUDA, check, on_cuda, spread
 from tests.e2e.test_cuda_plans import CASES, W, X, library, number

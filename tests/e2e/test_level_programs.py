@@ -18,8 +18,8 @@ from stretto.device.tree import If, Tree, leaves, walk
 from stretto.device.verifier import verify
 from stretto.errors import CodegenError, VerifyError
 from stretto.interp.interpreter import run
-from stretto.lowering.program import lower
-from stretto.lowering.targets import NO_UPDATES, Updates
+from stretto.lowering.lower_program import lower
+from stretto.lowering.targets import NO_UPDATES, InputUpdates
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES
@@ -38,7 +38,7 @@ SIZES = [[], [0], [1], [3, 0, 1, 2], [7, 40, 13, 5, 2, 1, 1, 0, 9], [1] * 12]
     ("backend", "threads"), [("interpreter", 1), ("emulator", 2), ("cpu", 1), ("cpu", 3)]
 )
 @pytest.mark.parametrize("updates", [NO_UPDATES, UPDATES])
-def test_levels(backend: str, threads: int, updates: Updates) -> None:
+def test_levels(backend: str, threads: int, updates: InputUpdates) -> None:
     options = Options(threads=threads)
     made = build(program(), find_machine(backend), options, updates=updates).executable
     assert made is not None
@@ -58,7 +58,7 @@ def test_levels(backend: str, threads: int, updates: Updates) -> None:
 
 
 @pytest.mark.parametrize("updates", [NO_UPDATES, UPDATES])
-def test_levels_on_a_gpu(updates: Updates) -> None:
+def test_levels_on_a_gpu(updates: InputUpdates) -> None:
     machine = find_machine("cuda-emulated")
     made = build(program(), machine, Options(units=3), updates=updates).executable
     assert made is not None
@@ -177,7 +177,9 @@ func @main[0 <= c, 0 <= n, 0 <= t](%sizes: i64[t], %x: f32[c, 40]) -> (f32[c, 40
 
 
 def carried() -> Tree[Body]:
-    return select(lower(program_of(CARRIED), SPREAD, Updates(((1, 0),))), 2, False, SPREAD).tree
+    return select(
+        lower(program_of(CARRIED), SPREAD, InputUpdates(((1, 0),))), 2, False, SPREAD
+    ).tree
 
 
 def test_a_register_is_not_assigned_behind_what_it_cuts() -> None:
@@ -204,7 +206,7 @@ func @main[0 <= n](%x: f32[n, 4], %w: f32[4, 4]) -> (f32[n, 4], f32[n, 4], f32[n
 @pytest.mark.parametrize("backend", ["interpreter", "emulator", "cpu"])
 @pytest.mark.parametrize("result", [0, 1])
 def test_other_results_have_what_was_there_before(backend: str, result: int) -> None:
-    updates = Updates(((0, result),))
+    updates = InputUpdates(((0, result),))
     made = build(program_of(MIXED), find_machine(backend), Options(threads=2), updates=updates)
     assert made.executable is not None
     for n in (0, 1, 5, 64):
@@ -225,7 +227,7 @@ def test_other_results_have_what_was_there_before(backend: str, result: int) -> 
 )
 def test_updates_that_cannot_be(updates: tuple[tuple[int, int], ...], reason: str) -> None:
     with pytest.raises(CodegenError, match=reason):
-        lower(program_of(MIXED), updates=Updates(updates))
+        lower(program_of(MIXED), updates=InputUpdates(updates))
 
 
 CALLED = """
@@ -242,14 +244,14 @@ func @main(%x: f32[4]) -> (f32[4]) {
 
 def test_what_may_begin_anew_must_be_repeatable() -> None:
     with pytest.raises(CodegenError, match="only if it is repeatable"):
-        lower(program_of(CALLED), updates=Updates(((0, 0),)))
-    assert lower(program_of(CALLED), updates=Updates(((0, 0),), repeatable=True))
+        lower(program_of(CALLED), updates=InputUpdates(((0, 0),)))
+    assert lower(program_of(CALLED), updates=InputUpdates(((0, 0),), repeatable=True))
 
 
 @pytest.mark.parametrize("repeatable", [False, True])
 def test_only_repeatable_launches_are_given_up(repeatable: bool) -> None:
     """Another process may have the core of a unit: who began to change an input must go on."""
-    updates = Updates(((1, 0),), repeatable)
+    updates = InputUpdates(((1, 0),), repeatable)
     options = Options(threads=2)
     made = build(program_of(CARRIED), find_machine("cpu"), options, updates=updates).executable
     assert isinstance(made, CpuExecutable)

@@ -14,7 +14,7 @@ import torch
 from stretto.errors import CodegenError, RunError
 from stretto.interp.interpreter import Datum
 from stretto.ir.verifier import verify
-from stretto.lowering.program import lower
+from stretto.lowering.lower_program import lower
 from stretto.runtime.results import ProgramStopped, Status
 from tests.backends import assert_close, built
 from tests.e2e.cases import (

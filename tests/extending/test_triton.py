@@ -26,8 +26,8 @@ from stretto.errors import VerifyError
 from stretto.frontends.python import capture
 from stretto.machines.cuda.device import emulated_cuda_executable
 from stretto.machines.cuda.machine import CUDA, EmulatedCudaMachine, gpu_program
-from stretto.machines.cuda.printer.program import print_plan
-from stretto.machines.cuda.templates.user import User, block_sizes
+from stretto.machines.cuda.printer.triton_module import print_plan
+from stretto.machines.cuda.templates.user import CudaUserKernel, block_sizes
 from stretto.machines.machine import Stages
 from stretto.machines.registry import registered
 from stretto.schedule.plan import make_plan
@@ -61,10 +61,10 @@ def _kernels() -> Generator[None]:
     operators.register()
 
 
-def user_stages(stages: Stages) -> list[User]:
+def user_stages(stages: Stages) -> list[CudaUserKernel]:
     assert stages.device is not None
     templates = [stage.template for kernel in stages.device.kernels for stage in kernel.stages]
-    return [template for template in templates if isinstance(template, User)]
+    return [template for template in templates if isinstance(template, CudaUserKernel)]
 
 
 @pytest.mark.parametrize(

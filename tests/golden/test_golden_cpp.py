@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stretto.machines.cpu.printer.program import print_program
+from stretto.machines.cpu.printer.cpp_file import print_program
 from tests.backends import built
 from tests.support import program_of
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stretto.machines.cuda.printer.program import library_text, print_plan
+from stretto.machines.cuda.printer.triton_module import library_text, print_plan
 from stretto.schedule.plan import make_plan
 from tests.backends import built_cuda
 from tests.golden import test_golden_cpp

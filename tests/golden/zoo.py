@@ -14,7 +14,7 @@ from stretto.batching.frontend import Evaluation, evaluate
 from stretto.batching.frontend.observe import Observer
 from stretto.batching.host.printer import print_program as print_host
 from stretto.batching.host.tables import layout
-from stretto.batching.levels.program import level_code
+from stretto.batching.levels.level_program import level_code
 from stretto.batching.passes.pipeline import run_passes
 from stretto.batching.printer import print_program as print_instance_program
 from stretto.call.compiler import begin
@@ -23,7 +23,7 @@ from stretto.ir.core import Program
 from stretto.machines.cpu.costs import CPU_COSTS
 from stretto.machines.cpu.machine import CpuMachine
 from stretto.machines.cuda.machine import gpu_program
-from stretto.machines.cuda.printer.program import library_text, print_plan
+from stretto.machines.cuda.printer.triton_module import library_text, print_plan
 from stretto.machines.machine import HOST, Machine, Stages
 from stretto.machines.registry import known_machines
 from stretto.machines.stages import CAPTURED

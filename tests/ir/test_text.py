@@ -11,7 +11,7 @@ from stretto.ir.ops import LiteralOp, TensorOp
 from stretto.ir.size_bounds import maximum
 from stretto.ir.sizes import symbol
 from stretto.ir.text import parse_program, parse_type, print_op, print_program
-from stretto.ir.types import FLAG, INDEX, DType, ListType, TensorType
+from stretto.ir.types import FLAG, INDEX, DType, TensorListType, TensorType
 
 ALL_SYNTAX = """\
 func @main(%x: f32[64, 256], %h: bf16[256], %s: u8[2*s0 - 1], %c: bool[]) -> (bf16[256], \
@@ -102,11 +102,11 @@ def test_nan_round_trips() -> None:
     [
         TensorType(DType.F32),
         TensorType(DType.I8, (0, 3)),
-        ListType(TensorType(DType.BOOL, (1,))),
+        TensorListType(TensorType(DType.BOOL, (1,))),
         TensorType(DType.F16, (symbol("s0"), maximum(2, symbol("s0") - 1), 3)),
     ],
 )
-def test_types_round_trip(type: TensorType | ListType) -> None:
+def test_types_round_trip(type: TensorType | TensorListType) -> None:
     assert parse_type(str(type)) == type
 
 

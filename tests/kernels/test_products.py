@@ -7,7 +7,7 @@ import pytest
 from stretto.device.expr import Access, Apply, Buffer, Expr, Index, Load, Var
 from stretto.device.operator import Combine, Operator
 from stretto.ir.types import DType
-from stretto.kernels.contraction import Product, contraction_of, product_of
+from stretto.kernels.contraction import MatrixProduct, contraction_of, product_of
 
 SIZES = {0: 2, 1: 3, 2: 4, 3: 5}
 """Of the dims 0 .. 2 and of the depth."""
@@ -34,13 +34,13 @@ def load(*dims: int | Index, dtype: DType = DType.F32) -> Load:
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [
-        ((0, 1, 3), (0, 3, 2), Product(False, (0,), (1,), (2,))),
-        ((0, 3, 2), (0, 1, 3), Product(True, (0,), (1,), (2,))),
-        ((1, 3), (3, 2), Product(False, (), (1,), (2,), (0,))),
-        ((0, 1, 2, 3), (0, 1, 3), Product(True, (0, 1), (), (2,))),
+        ((0, 1, 3), (0, 3, 2), MatrixProduct(False, (0,), (1,), (2,))),
+        ((0, 3, 2), (0, 1, 3), MatrixProduct(True, (0,), (1,), (2,))),
+        ((1, 3), (3, 2), MatrixProduct(False, (), (1,), (2,), (0,))),
+        ((0, 1, 2, 3), (0, 1, 3), MatrixProduct(True, (0, 1), (), (2,))),
     ],
 )
-def test_roles(first: tuple[int, ...], second: tuple[int, ...], expected: Product) -> None:
+def test_roles(first: tuple[int, ...], second: tuple[int, ...], expected: MatrixProduct) -> None:
     one = operator(load(*first), load(*second), 0, 1, 2)
     found = product_of(one)
     assert found == expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stretto.device.evaluate import Tensors, run_operator
+from stretto.device.evaluate import TensorMemory, run_operator
 from stretto.device.expr import Access, Apply, Buffer, Expr, Index, Load, Reg, Var
 from stretto.device.operator import Kernel, Operator
 from stretto.device.tree import leaves
@@ -34,7 +34,7 @@ def run(operator: Operator, tensors: dict[str, torch.Tensor]) -> None:
     out = operator.out.buffer
     tensors.setdefault(out.name, torch.zeros(out.elements, dtype=out.dtype.torch))
     box = tuple((0, extent) for extent in operator.dims if isinstance(extent, int))
-    run_operator(operator, box, {}, Tensors(tensors))
+    run_operator(operator, box, {}, TensorMemory(tensors))
 
 
 def data(dtype: torch.dtype, *shape: int) -> torch.Tensor:

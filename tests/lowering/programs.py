@@ -8,7 +8,7 @@ from typing import TypeVar
 from stretto.device.forms import LeafItem, Lowered
 from stretto.device.operator import Operator
 from stretto.device.tree import Node, leaves, walk
-from stretto.lowering.program import lower
+from stretto.lowering.lower_program import lower
 from tests.support import program_of
 
 T = TypeVar("T")

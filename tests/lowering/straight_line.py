@@ -16,8 +16,8 @@ from stretto.device.tree import Check, Let, leaves
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.ops import Argument, ListNewOp, ListStackOp, TensorOp
 from stretto.ir.sizes import Size, symbol
-from stretto.ir.types import DType, ListType, TensorType
-from stretto.lowering.program import lower
+from stretto.ir.types import DType, TensorListType, TensorType
+from stretto.lowering.lower_program import lower
 from stretto.ops.infer import infer
 from stretto.ops.infer import resolve as overload
 
@@ -147,7 +147,7 @@ class Parameters:
 
     def stacked(self, items: list[Value], lead: Size) -> Value:
         element = items[0].tensor
-        new = ListNewOp(tuple(items), results=(Value(ListType(element)),))
+        new = ListNewOp(tuple(items), results=(Value(TensorListType(element)),))
         stacked = TensorType(element.dtype, (lead, *element.shape))
         stack = ListStackOp(new.result, results=(Value(stacked),))
         self.ops += [new, stack]

@@ -16,7 +16,7 @@ from stretto.device.forms import LeafItem
 from stretto.device.operator import LibraryCall, Operator
 from stretto.device.tree import leaves
 from stretto.lowering.lazy import whole_buffer
-from stretto.lowering.rules import RULES, Body, Call, Decline, rule
+from stretto.lowering.rules import RULES, Body, Decline, TensorOpCall, rule
 from tests.lowering.straight_line import lowered_of_costly
 
 
@@ -63,7 +63,7 @@ def declining(monkeypatch: pytest.MonkeyPatch) -> Callable[[Body], list[LeafItem
 def test_what_a_rule_has_stored_when_it_declines_remains(
     declining: Callable[[Body], list[LeafItem]],
 ) -> None:
-    def body(call: Call) -> None:
+    def body(call: TensorOpCall) -> None:
         call.stored("self")
         raise Decline("this comes late")
 
@@ -73,7 +73,7 @@ def test_what_a_rule_has_stored_when_it_declines_remains(
 def test_a_rule_that_declines_has_changed_nothing(
     declining: Callable[[Body], list[LeafItem]],
 ) -> None:
-    def body(call: Call) -> None:
+    def body(call: TensorOpCall) -> None:
         (param,) = call.low.function.params
         buffer = whole_buffer(call.low.tensor(param))
         assert buffer is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stretto.device.evaluate import Scope, Tensors, evaluate_tensor
+from stretto.device.evaluate import Scope, TensorMemory, evaluate_tensor
 from stretto.device.expr import Apply, Buffer, Const, Index, Load, Reg, Var
 from stretto.ir.types import DType
 from stretto.lowering.lazy import (
@@ -36,7 +36,7 @@ def values(lazy: Lazy) -> torch.Tensor:
     shape = [dim for dim in lazy.shape if isinstance(dim, int)]
     variables = torch.meshgrid(*(torch.arange(size) for size in shape), indexing="ij")
     ranges = tuple((0, size) for size in shape)
-    scope = Scope(tuple(variables), ranges, {}, Tensors({"x": DATA}))
+    scope = Scope(tuple(variables), ranges, {}, TensorMemory({"x": DATA}))
     return evaluate_tensor(lazy.expr, scope).expand(shape)
 
 

@@ -17,7 +17,7 @@ from stretto.device.verifier import verify
 from stretto.errors import VerifyError
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
-from stretto.lowering.program import lower
+from stretto.lowering.lower_program import lower
 from stretto.lowering.row_results import row_results
 from stretto.machines.cpu.select import select
 from stretto.machines.cuda.costs import CUDA_COSTS

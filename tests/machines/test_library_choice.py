@@ -24,7 +24,7 @@ from stretto.machines.library_choice import choose_library
 from stretto.machines.machine import Stages
 from stretto.options import Debug, Options
 from stretto.simulator.devices import A100, H200, V100
-from stretto.simulator.library_kernels import KERNELS, Kind, library_estimate
+from stretto.simulator.library_kernels import KERNELS, ComputationKind, library_estimate
 from tests.e2e.machines import CUDA
 from tests.machines.cuda.cuda_fakes import FakeCuda
 from tests.machines.cuda.graphs.programs import on_fake_gpu
@@ -198,7 +198,7 @@ def seconds(call: LibraryCall, device: Any = H200) -> float:
 
 
 def test_all_kinds_of_kernels_have_figures() -> None:
-    kinds = set(Kind) - {Kind.OTHER}
+    kinds = set(ComputationKind) - {ComputationKind.OTHER}
     assert set(KERNELS) == {
         (kind, numbers) for kind in kinds for numbers in ("half", "tf32", "single", "double")
     }

@@ -71,10 +71,10 @@ def test_terms_know_what_they_are_made_of() -> None:
     assert not both.effect and call("f", call("g", effect=True)).effect
 
 
-BODY: code.Block = (
+BODY: code.Statements = (
     code.Assign(A, B),
-    code.If(C, (code.Assign(D, A),), (code.Do(call("f", D)),)),
-    code.For(variable("i"), literal(0), B, body=(code.Store(None, A, variable("i")),)),
+    code.Branch(C, (code.Assign(D, A),), (code.Do(call("f", D)),)),
+    code.CountedLoop(variable("i"), literal(0), B, body=(code.Store(None, A, variable("i")),)),
 )
 
 
@@ -86,34 +86,40 @@ def test_what_is_live() -> None:
 
 
 def test_what_an_iteration_leaves_to_the_next_is_live() -> None:
-    loop = code.Loop(
+    loop = code.WhileLoop(
         OK & C, body=(code.Do(call("f", A)), code.Assign(A, B), code.Assign(B, literal(0)))
     )
     assert code.live((loop,), frozenset()) == {"ok", "c", "a", "b"}
-    flagged = code.Loop(
+    flagged = code.WhileLoop(
         C, (code.Assign(C, D),), (code.Assign(D, A),), flag=variable("going"), guard=OK
     )
     assert code.live((flagged,), frozenset()) == {"ok", "d", "a"}
 
 
 def test_what_may_not_be_assigned_stays_live() -> None:
-    assert code.live((code.For(A, literal(0), B),), frozenset({"a"})) == {"a", "b"}
+    assert code.live((code.CountedLoop(A, literal(0), B),), frozenset({"a"})) == {"a", "b"}
     assert code.live((code.Section((code.Assign(A, B),)),), frozenset({"a"})) == {"b"}
 
 
 def test_names_and_new_names() -> None:
     assert list(code.mentioned(BODY)) == ["a", "b", "c", "d", "i"]
-    found = code.renamed(code.Function((B,), BODY), {"b": "z", "i": "j"})
+    found = code.renamed(code.FunctionDefinition((B,), BODY), {"b": "z", "i": "j"})
     assert list(code.mentioned(found.body)) == ["a", "z", "c", "d", "j"]
     assert found.parameters == (variable("z"),)
-    assert found != code.Function((B,), BODY) == code.renamed(found, {"z": "b", "j": "i"})
+    assert found != code.FunctionDefinition((B,), BODY) == code.renamed(found, {"z": "b", "j": "i"})
 
 
 def test_python() -> None:
-    loop = code.Loop(
-        C, (code.Guard(call("g", A), OK),), (code.Assign(A, literal(1), operator="+="),), D, OK
+    loop = code.WhileLoop(
+        C,
+        (code.CheckedCall(call("g", A), OK),),
+        (code.Assign(A, literal(1), operator="+="),),
+        D,
+        OK,
     )
-    function = code.Function((A, B), (*BODY, loop, code.If(C, ()), code.Return((A, OK))))
+    function = code.FunctionDefinition(
+        (A, B), (*BODY, loop, code.Branch(C, ()), code.Return((A, OK)))
+    )
     assert python_function("f", function) == (
         "def f(a, b):\n"
         "    a = b\n"
@@ -153,14 +159,16 @@ def test_functions_take_what_they_use(path: Path) -> None:
 
 
 def test_cpp() -> None:
-    loop = code.Loop(C, (code.Guard(call("g", A)),), (code.Assign(A, B, operator="+="),))
-    counted = code.For(variable("i"), literal(0), B, literal(4), (code.Store(None, A, B),), "#line")
+    loop = code.WhileLoop(C, (code.CheckedCall(call("g", A)),), (code.Assign(A, B, operator="+="),))
+    counted = code.CountedLoop(
+        variable("i"), literal(0), B, literal(4), (code.Store(None, A, B),), "#line"
+    )
     swap = code.Assign(separated((A, B)), separated((B, A)))
-    leave = code.If(infix(A, "<", B), (code.Return((literal("false"),)),))
+    leave = code.Branch(infix(A, "<", B), (code.Return((literal("false"),)),))
     section = code.Section((code.Assign(D, A, "const int"),), literal("case 1:"))
-    body = (loop, counted, swap, leave, section, code.Wait(call("wait")), code.Return())
+    body = (loop, counted, swap, leave, section, code.WaitCall(call("wait")), code.Return())
     writer = Writer()
-    write_cpp_function("static bool f", code.Function((joined("int ", A),), body), writer)
+    write_cpp_function("static bool f", code.FunctionDefinition((joined("int ", A),), body), writer)
     assert writer.text() == (
         "static bool f(int a)\n{\n"
         "  for (;;)\n  {\n"

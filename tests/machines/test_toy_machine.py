@@ -15,7 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 import stretto
-from stretto.device.evaluate import Tensors, evaluate, run_task, task_count
+from stretto.device.evaluate import TensorMemory, evaluate, run_task, task_count
 from stretto.device.expr import Buffer, Expr
 from stretto.device.forms import LeafItem, Lowered, ProgramInterface, Selected
 from stretto.device.operator import Kernel, LibraryCall, Loops, Operator, Span, Stage
@@ -38,8 +38,8 @@ from stretto.machines.registry import known_machines, register, registered, unre
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Debug, Options
 from stretto.remarks import Remarks
+from stretto.runtime.call_sizes import Values
 from stretto.runtime.results import Result
-from stretto.runtime.sizes import Values
 from stretto.tools.cli import app
 
 # ---- the machine -----------------------------------------------------------------------------
@@ -98,14 +98,14 @@ class Activation(Execution[Schedule, None]):
             case Run(name):
                 kernel = self.program.kernel(name)
                 for task in range(task_count(kernel, self.registers)):
-                    run_task(kernel, task, self.registers, Tensors(self.tensors))
+                    run_task(kernel, task, self.registers, TensorMemory(self.tensors))
             case Let(reg, value):
                 self.registers[reg.name] = self.value(value)
             case _:  # one unit waits for nobody; `select` refuses checks
                 pass
 
     def value(self, expr: Expr) -> bool | int | float:
-        return evaluate(expr, self.registers, Tensors(self.tensors))
+        return evaluate(expr, self.registers, TensorMemory(self.tensors))
 
 
 def _load(stages: Stages) -> None:

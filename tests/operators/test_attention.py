@@ -15,7 +15,7 @@ from stretto.device.verifier import verify_form
 from stretto.errors import VerifyError
 from stretto.ir.sizes import Size
 from stretto.ir.types import DType
-from stretto.lowering.program import lower
+from stretto.lowering.lower_program import lower
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates.attention import Fused
 from stretto.operators.attention import plain_attention

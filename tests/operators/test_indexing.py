@@ -15,7 +15,7 @@ from stretto.device.tree import leaves
 from stretto.errors import RunError
 from stretto.ir.core import Block, Function, Program, Value
 from stretto.ir.types import DType
-from stretto.lowering.program import lower
+from stretto.lowering.lower_program import lower
 from stretto.ops.infer import tensor_op
 from tests.lowering.straight_line import (
     NotNative,

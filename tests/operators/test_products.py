@@ -13,7 +13,7 @@ from stretto.device.expr import Apply, Const, Load
 from stretto.device.operator import Operator
 from stretto.device.tree import leaves
 from stretto.ir.types import DType
-from stretto.lowering.program import lower
+from stretto.lowering.lower_program import lower
 from tests.lowering.straight_line import NotNative, build, check, run
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

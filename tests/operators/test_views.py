@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stretto.device.tree import leaves
-from stretto.lowering.program import lower
+from stretto.lowering.lower_program import lower
 from tests.lowering.straight_line import Number, RunStopped, build, check, run
 
 

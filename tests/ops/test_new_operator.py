@@ -15,8 +15,8 @@ from stretto.interp.interpreter import run
 from stretto.ir.ops import TensorOp
 from stretto.lowering.emit import apply
 from stretto.lowering.lazy import Lazy, cast, variables
-from stretto.lowering.program import lower
-from stretto.lowering.rules import Call, rule
+from stretto.lowering.lower_program import lower
+from stretto.lowering.rules import TensorOpCall, rule
 from stretto.operators.indexing import as_index, position_of
 from stretto.ops.properties import Fails, describe, properties, stop_reason
 from stretto.ops.table import PositionArgument, Reach, ShiftDims
@@ -42,7 +42,7 @@ describe(TARGET, positions=PositionArgument(Reach.DIM, wraps=True), batching=Shi
 
 
 @rule(TARGET)
-def _lower(call: Call) -> Lazy:
+def _lower(call: TensorOpCall) -> Lazy:
     lazy = call.tensor("self")
     dim = call.axis(lazy.rank)
     index = call.tensor("index")

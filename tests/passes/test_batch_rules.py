@@ -6,7 +6,7 @@ import torch
 from stretto.interp.interpreter import run
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.ops import ConstantOp, ForOp, ListNewOp, ListPushOp, ListStackOp, TensorOp
-from stretto.ir.types import INDEX, DType, ListType, TensorType
+from stretto.ir.types import INDEX, DType, TensorListType, TensorType
 from stretto.ir.verifier import verify
 from stretto.ops.infer import tensor_op
 from stretto.passes.batch_loops import BatchLoops
@@ -182,7 +182,7 @@ class Loop:
                 raise ValueError(item)
 
     def program(self, collected: tuple[Value, ...]) -> Program:
-        lists = [ListNewOp(results=(Value(ListType(item.tensor)),)) for item in collected]
+        lists = [ListNewOp(results=(Value(TensorListType(item.tensor)),)) for item in collected]
         carried = tuple(Value(op.result.type) for op in lists)
         pushes = [
             ListPushOp(values, item, results=(Value(values.type),))

@@ -6,7 +6,7 @@ import torch
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
 from stretto.ir.ops import ForOp, IfOp
-from stretto.passes.analyses.ops import Constants
+from stretto.passes.analyses.op_facts import Constants
 from stretto.passes.horizontal import Horizontal
 from stretto.passes.pipeline import loop_passes
 from tests.passes.loops import apply, check, contractions, loops_of, targets

@@ -1,6 +1,6 @@
 """Inlining of calls."""
 
-from stretto.ir.calls import recursive_functions
+from stretto.ir.call_graph import recursive_functions
 from stretto.passes.inline import InlineFunctions
 from tests.support import check_pass, check_unchanged, program_of
 

@@ -4,7 +4,7 @@ import pytest
 
 from stretto.ir.core import Op, Program, Value
 from stretto.ir.ops import ForOp, ListLengthOp
-from stretto.passes.analyses.loops import (
+from stretto.passes.analyses.loop_dependences import (
     Affine,
     Length,
     ListLengths,

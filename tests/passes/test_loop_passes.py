@@ -7,7 +7,7 @@ import pytest
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import Argument, ForOp, IfOp, ListNewOp, ListPushOp, ListStackOp
 from stretto.ir.text import print_program
-from stretto.ir.types import FLAG, INDEX, DType, ListType, TensorType
+from stretto.ir.types import FLAG, INDEX, DType, TensorListType, TensorType
 from stretto.ir.verifier import verify
 from stretto.ops.infer import tensor_op
 from stretto.passes.pipeline import loop_passes
@@ -53,18 +53,20 @@ class RandomLoops:
         """Appends a loop to `ops`; its results that are tensors."""
         count = self.random.randint(1, 4)
         inits = [self.random.choice(pool) for _ in range(count)]
-        empty = ListNewOp(results=(Value(ListType(ROW), "none"),))
+        empty = ListNewOp(results=(Value(TensorListType(ROW), "none"),))
         ops.append(empty)
         index, *carried = (
             Value(type, hint)
-            for type, hint in [(INDEX, "t"), *[(ROW, "p")] * count, (ListType(ROW), "l")]
+            for type, hint in [(INDEX, "t"), *[(ROW, "p")] * count, (TensorListType(ROW), "l")]
         )
         known = [(0, 4, 1), (0, 1, 1), (3, 3, 1), (1, 6, 2), (5, 0, -1), (-3, 0, 1)]
         unknown = [(0, self.n, 1), (1, self.n, 1)]
         start, stop, step = self.random.choice([*known, *unknown])
         inside: list[Op] = []
         values = self.body(inside, pool, carried[:-1], index, depth)
-        push = ListPushOp(carried[-1], self.random.choice(values), results=(Value(ListType(ROW)),))
+        push = ListPushOp(
+            carried[-1], self.random.choice(values), results=(Value(TensorListType(ROW)),)
+        )
         inside.append(push)
         yields = [self.random.choice(values) for _ in range(count)]
         block = Block((index, *carried), inside, (*yields, push.result))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import stretto
 from stretto.errors import RunError
-from stretto.ir.calls import called_from
+from stretto.ir.call_graph import called_from
 from stretto.ir.core import Program
 from stretto.ir.ops import WhileOp
 from stretto.machines.cuda.costs import CUDA_COSTS

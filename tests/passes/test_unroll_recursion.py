@@ -12,7 +12,7 @@ import stretto
 from stretto.device.costs import HOST_COSTS
 from stretto.errors import RunError
 from stretto.interp.interpreter import run
-from stretto.ir.calls import recursive_functions
+from stretto.ir.call_graph import recursive_functions
 from stretto.ir.core import Program
 from stretto.ir.ops import CallOp
 from stretto.ir.text import print_program

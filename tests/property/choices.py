@@ -21,7 +21,7 @@ from stretto.ir.ops import (
     ListStackOp,
     WhileOp,
 )
-from stretto.ir.types import FLAG, INDEX, Dim, DType, ListType, TensorType, Type
+from stretto.ir.types import FLAG, INDEX, Dim, DType, TensorListType, TensorType, Type
 from tests.property.maker import (
     FLOATS,
     LISTS,
@@ -318,7 +318,7 @@ def call(make: BlockMaker, _: int) -> None:
 
 def _renamed(type: Type, make: BlockMaker) -> Type:
     """The type with a symbol of the caller in place of the function's own."""
-    if isinstance(type, ListType) or type.is_static:
+    if isinstance(type, TensorListType) or type.is_static:
         return type
     return TensorType(type.dtype, (make.maker.symbol(), *type.shape[1:]))
 
@@ -373,7 +373,7 @@ def read_list(make: BlockMaker, _: int) -> None:
 
 
 def stack_list(make: BlockMaker, _: int) -> None:
-    list = make.pick(ListType(VECTOR))
+    list = make.pick(TensorListType(VECTOR))
     length = make.lengths.get(list, Length(0))
     if length.least == 0:
         list, length = _pushed(make, list, make.pick(VECTOR)), Length(1, length.is_exact)

@@ -20,7 +20,7 @@ from stretto.device.verifier import verify
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
 from stretto.ir.text import print_program
-from stretto.lowering.program import lower
+from stretto.lowering.lower_program import lower
 from stretto.machines.cpu.select import select
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.select import select as select_cuda

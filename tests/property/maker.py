@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.ops import Argument, CallOp, ConstantOp, IfOp, ListNewOp, LiteralOp
 from stretto.ir.sizes import Size, symbol
-from stretto.ir.types import FLAG, INDEX, DType, ListType, TensorType, Type
+from stretto.ir.types import FLAG, INDEX, DType, TensorListType, TensorType, Type
 from stretto.ops.infer import tensor_op
 
 SCALAR = TensorType(DType.F32)
@@ -22,7 +22,7 @@ LONG = TensorType(DType.F32, (6,))
 POSITIONS = TensorType(DType.I64, (3,))
 FLOATS = (SCALAR, VECTOR, MATRIX, TURNED, LONG)
 TENSORS = (*FLOATS, POSITIONS, INDEX, FLAG)
-LISTS = (ListType(VECTOR), ListType(MATRIX), ListType(INDEX))
+LISTS = (TensorListType(VECTOR), TensorListType(MATRIX), TensorListType(INDEX))
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class BlockMaker:
         return value
 
     def new(self, type: Type) -> Value:
-        if isinstance(type, ListType):
+        if isinstance(type, TensorListType):
             items = self.pick_all((type.element,) * self.draw(st.integers(0, 2)))
             value = self.add(ListNewOp(items, results=(Value(type),))).result
             self.lengths[value] = Length(len(items), is_exact=True)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from stretto.ir.core import Function, Program, Value
 from stretto.ir.ops import CallOp, ForOp, IfOp, ListNewOp, ListPushOp, ListStackOp, WhileOp
 from stretto.ir.sizes import symbol
-from stretto.ir.types import INDEX, DType, ListType, TensorType, Type
+from stretto.ir.types import INDEX, DType, TensorListType, TensorType, Type
 from stretto.ops.infer import tensor_op
 from tests.property.choices import blend, branch, call, cast, choices_for, contract, for_loop
 from tests.property.maker import (
@@ -32,7 +32,7 @@ from tests.property.maker import (
 
 WEIGHT = TensorType(DType.F32, (3, 3))
 SIZED = tuple(TensorType(DType.F32, (symbol("rows", least), 3)) for least in (0, 3))
-STATES = ListType(VECTOR)
+STATES = TensorListType(VECTOR)
 
 
 @st.composite

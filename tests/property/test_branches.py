@@ -10,7 +10,7 @@ from stretto.ir.ops import IfOp
 from stretto.ir.rewrite import Definitions, Replacement, clone_op, clone_program, rewrite_block
 from stretto.ir.text import print_program
 from stretto.ir.verifier import verify
-from stretto.passes.analyses.ops import keeps_types
+from stretto.passes.analyses.op_facts import keeps_types
 from stretto.passes.cse import EliminateCommonSubexpressions
 from stretto.passes.dce import EliminateDeadCode
 from stretto.passes.fold import FoldConstants

@@ -25,7 +25,7 @@ from stretto.device.regions import Body
 from stretto.device.tree import Tree
 from stretto.ir.core import Program
 from stretto.ir.sizes import Symbol
-from stretto.lowering.program import lower
+from stretto.lowering.lower_program import lower
 from stretto.machines.cpu.select import select
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.select import select as select_cuda
@@ -36,7 +36,7 @@ from stretto.machines.machine import BuildStage, Stages
 from stretto.machines.registry import registered
 from stretto.machines.stages import PASSES
 from stretto.options import Debug, Options
-from stretto.runtime.sizes import Values
+from stretto.runtime.call_sizes import Values
 from stretto.schedule.scheduler import schedule
 from tests.backends import SPREAD
 from tests.e2e.language import CASES

@@ -11,7 +11,7 @@ from stretto.device.expr import Buffer, Var
 from stretto.device.operator import Kernel
 from stretto.device.program import Item, Run, Schedule, Signal, Wait
 from stretto.errors import ScheduleError
-from stretto.schedule.footprint import Footprints, MemoryMap, Part
+from stretto.schedule.footprint import Footprints, MemoryMap, UnitTasks
 from stretto.schedule.leaf_waits import LeafWaits, Pending, SyncSetting
 from stretto.schedule.policy import Placed
 from tests.schedule.trees import buffer, load, map_kernel
@@ -19,7 +19,7 @@ from tests.schedule.trees import buffer, load, map_kernel
 X = buffer("x", 12, kind="input", slot=0)
 A, B, C = (buffer(name, 12) for name in "abc")
 
-Work = tuple[Kernel, tuple[Part, ...]]
+Work = tuple[Kernel, tuple[UnitTasks, ...]]
 
 
 def copying(name: str, out: Buffer, source: Buffer) -> Kernel:
@@ -32,8 +32,8 @@ def gathering(name: str, out: Buffer, source: Buffer) -> Kernel:
     return map_kernel(name, out, load(source, Var(1)), 1, reduce=(12,), combine="max")
 
 
-def on(unit: int, first: int = 0, count: int = 12) -> Part:
-    return Part(unit, first, count)
+def on(unit: int, first: int = 0, count: int = 12) -> UnitTasks:
+    return UnitTasks(unit, first, count)
 
 
 def leaf(
@@ -155,7 +155,7 @@ def test_shared_bytes_conflict() -> None:
     moving = MemoryMap(memory.extents, frozenset("ab"), memory.sharing)
     first = copying("first", A, X), (on(0, 0, 6),)
 
-    def waits(memory: MemoryMap, part: Part) -> list[Wait]:
+    def waits(memory: MemoryMap, part: UnitTasks) -> list[Wait]:
         second = copying("second", B, X), (part,)
         return waits_of(leaf(2, [first], [second], setting={"memory": memory}).schedule())[1]
 

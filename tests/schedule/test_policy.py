@@ -22,7 +22,7 @@ from stretto.machines.emulator.run import Emulator
 from stretto.options import POLICIES as OPTIONS
 from stretto.remarks import Remark, Remarks
 from stretto.schedule.choice import RegionTime
-from stretto.schedule.footprint import Footprints, Part
+from stretto.schedule.footprint import Footprints, UnitTasks
 from stretto.schedule.policies import POLICIES
 from stretto.schedule.policy import LeafPlan, Placed, register
 from stretto.schedule.scheduler import schedule, schedule_with_report
@@ -59,7 +59,7 @@ class InTurns:
 
         def placed(self, item: Kernel) -> Placed:  # pyright: ignore
             self.turn = (self.turn + 1) % self.units
-            return Placed(item, (Part(self.turn, 0, item.tasks),))
+            return Placed(item, (UnitTasks(self.turn, 0, item.tasks),))
 
         def rotate(self, pairs: Rotation) -> None:
             pass

@@ -20,7 +20,7 @@ from stretto.schedule.launch_graph import (
     program_order,
 )
 from stretto.simulator.devices import H200, BlockNeeds
-from stretto.simulator.graph_run import Profile
+from stretto.simulator.graph_run import NodeProfile
 
 CHAIN: Before = ((), (0,), (1,), (2,))
 DIAMOND: Before = ((), (0,), (0,), (1, 2))
@@ -88,8 +88,8 @@ def keeps(before: Before, order, streams, events) -> bool:  # pyright: ignore
 NEEDS = BlockNeeds(128, 32, 1 << 10)
 
 
-def profile(compute: float = 0.0, nbytes: float = 0.0, needs: BlockNeeds = NEEDS) -> Profile:
-    return Profile(1, needs, 0.0, compute, nbytes)
+def profile(compute: float = 0.0, nbytes: float = 0.0, needs: BlockNeeds = NEEDS) -> NodeProfile:
+    return NodeProfile(1, needs, 0.0, compute, nbytes)
 
 
 def test_opara_takes_kinds_in_turns() -> None:

@@ -25,13 +25,13 @@ from stretto.frontends.python import capture
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
 from stretto.ir.types import DType
-from stretto.lowering.program import lower
+from stretto.lowering.lower_program import lower
 from stretto.machines.cpu.select import select
 from stretto.machines.emulator.run import Emulator
 from stretto.options import Options
 from stretto.passes.manager import run_passes
 from stretto.passes.pipeline import pipeline
-from stretto.schedule.footprint import Part
+from stretto.schedule.footprint import UnitTasks
 from stretto.schedule.policies.team import deal
 from stretto.schedule.scheduler import schedule, schedule_with_report
 from tests.backends import SPREAD, Built, assert_close
@@ -89,8 +89,13 @@ def result(program: DeviceProgram, x: torch.Tensor, seed: int = 0) -> torch.Tens
 
 
 def test_tasks_are_dealt() -> None:
-    assert deal(5, 0, 4) == (Part(0, 0, 2, 4), Part(1, 1, 1, 4), Part(2, 2, 1, 4), Part(3, 3, 1, 4))
-    assert deal(2, 3, 4) == (Part(0, 1, 1, 4), Part(3, 0, 1, 4))
+    assert deal(5, 0, 4) == (
+        UnitTasks(0, 0, 2, 4),
+        UnitTasks(1, 1, 1, 4),
+        UnitTasks(2, 2, 1, 4),
+        UnitTasks(3, 3, 1, 4),
+    )
+    assert deal(2, 3, 4) == (UnitTasks(0, 1, 1, 4), UnitTasks(3, 0, 1, 4))
 
 
 def test_kernels_of_a_level_stand_side_by_side() -> None:

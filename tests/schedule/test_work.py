@@ -13,7 +13,7 @@ from stretto.device.verifier import verify
 from stretto.errors import VerifyError
 from stretto.ir.sizes import Size, symbol
 from stretto.machines.cpu.costs import CPU_COSTS
-from stretto.machines.cpu.printer.program import print_program as print_cpp
+from stretto.machines.cpu.printer.cpp_file import print_program as print_cpp
 from stretto.machines.cpu.templates import TEMPLATES
 from tests.backends import Built, assert_close, built
 from tests.support import program_of

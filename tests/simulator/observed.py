@@ -14,7 +14,7 @@ from stretto.device.program import DeviceProgram, Schedule
 from stretto.device.tree import If, Loop
 from stretto.machines.emulator import run as emulator
 from stretto.machines.emulator.run import Emulator
-from stretto.simulator.control import Choices
+from stretto.simulator.run_path import Choices
 from tests.schedule.random_trees import random_memory
 
 
@@ -61,7 +61,7 @@ def observe(program: DeviceProgram, seed: int) -> Observed:
     """Runs a scheduled random tree in the emulator."""
     found = Observed()
     active: dict[tuple[int, int], list[int]] = {}
-    unit_class: Any = emulator._Unit  # pyright: ignore[reportPrivateUsage]
+    unit_class: Any = emulator._EmulatedUnit  # pyright: ignore[reportPrivateUsage]
     decide, run_task = unit_class.holds, unit_class._task
 
     def holds(self: Any, node: Any, at: Any, done: int) -> bool:

@@ -11,7 +11,7 @@ from stretto.device.launch_graph import Arrangement
 from stretto.device.operator import LibraryCall
 from stretto.ir.types import DType
 from stretto.simulator.devices import H200, LIMITS, BlockNeeds, Room
-from stretto.simulator.graph_run import GraphCosts, GraphRun, Profile, captured_costs, run_graph
+from stretto.simulator.graph_run import GraphCosts, GraphRun, NodeProfile, captured_costs, run_graph
 from stretto.simulator.library_kernels import library_work
 from tests.schedule.trees import EAGER
 
@@ -24,7 +24,7 @@ WHOLE = BlockNeeds(2048, 32)
 
 
 def run(
-    profiles: list[Profile],
+    profiles: list[NodeProfile],
     streams: tuple[int, ...],
     events: tuple[tuple[int, int], ...] = (),
     costs: GraphCosts = NOTHING,
@@ -33,13 +33,13 @@ def run(
     return run_graph(profiles, Arrangement(order, streams, events), DEVICE, costs)
 
 
-def computing(seconds: float, blocks: int = 4, needs: BlockNeeds = SMALL) -> Profile:
+def computing(seconds: float, blocks: int = 4, needs: BlockNeeds = SMALL) -> NodeProfile:
     """Takes so long on the whole device."""
-    return Profile(blocks, needs, 0.0, seconds * min(blocks, DEVICE.units))
+    return NodeProfile(blocks, needs, 0.0, seconds * min(blocks, DEVICE.units))
 
 
-def moving(seconds: float, blocks: int = 4) -> Profile:
-    return Profile(blocks, SMALL, 0.0, 0.0, seconds * DEVICE.memory_bandwidth)
+def moving(seconds: float, blocks: int = 4) -> NodeProfile:
+    return NodeProfile(blocks, SMALL, 0.0, 0.0, seconds * DEVICE.memory_bandwidth)
 
 
 def test_a_chain_adds_up() -> None:
@@ -93,7 +93,7 @@ def test_the_device_takes_nodes_one_after_the_other() -> None:
 
 
 def test_overhead_holds_room_but_shares_nothing() -> None:
-    idle = Profile(4, SMALL, 5.0)
+    idle = NodeProfile(4, SMALL, 5.0)
     assert run([idle, computing(3.0)], (0, 1)).seconds == pytest.approx(5.0)
 
 

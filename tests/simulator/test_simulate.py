@@ -21,9 +21,9 @@ from stretto.errors import ScheduleError
 from stretto.ir.types import DType
 from stretto.options import Options
 from stretto.schedule.scheduler import schedule
-from stretto.simulator.control import DefaultChoices, RecordedChoices
 from stretto.simulator.devices import CPU, GPUS, Device, find_device
 from stretto.simulator.result import Bound, Simulation
+from stretto.simulator.run_path import DefaultChoices, RecordedChoices
 from stretto.simulator.simulate import Simulator, simulate
 from stretto.simulator.work import KeptPart
 from stretto.tools.models import Model
@@ -166,7 +166,7 @@ def test_recursion_that_values_end_is_as_deep_as_assumed() -> None:
 
 
 def test_a_run_that_is_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stretto.simulator.control.MOST_VISITS", 4)
+    monkeypatch.setattr("stretto.simulator.run_path.MOST_VISITS", 4)
     with pytest.raises(ScheduleError, match="fewer trips"):
         simulate(loop(), BARE, costs=EAGER)
 

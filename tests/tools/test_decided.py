@@ -7,7 +7,7 @@ from torch import Tensor
 
 import stretto
 from stretto.options import Options
-from stretto.tools.control import UNITS, Decided, decided
+from stretto.tools.control_rows import UNITS, Decided, decided
 from tests.e2e.machines import spread
 
 

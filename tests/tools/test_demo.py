@@ -9,7 +9,7 @@ import torch
 
 import stretto
 from stretto.machines.registry import default_machine, find_machine
-from stretto.tools.demo import Result, demo, results_table
+from stretto.tools.demo import ModelMeasurement, demo, results_table
 
 OPTIONS = stretto.Options(threads=1)
 HERE = default_machine()
@@ -58,7 +58,7 @@ def test_without_a_folder_nothing_is_drawn() -> None:
 
 @pytest.mark.parametrize(("units", "title"), [(1, "1 thread each"), (2, "2 threads each")])
 def test_the_table(units: int, title: str) -> None:
-    text = results_table([Result("lstm", 6e-3, 2e-3, 2.1e-7, 1, 3.2)], units, HERE)
+    text = results_table([ModelMeasurement("lstm", 6e-3, 2e-3, 2.1e-7, 1, 3.2)], units, HERE)
     assert title in text
     line = next(line for line in text.splitlines() if "lstm" in line)
     assert line.split() == ["lstm", "6", "ms", "2", "ms", "3.00x", "2.1e-07", "1", "3.2", "s"]

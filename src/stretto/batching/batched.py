@@ -10,12 +10,18 @@ from typing import Any
 import torch
 
 from stretto.batching.compiled import CompiledBatch, Flattened, compile_batch, tune_batch
-from stretto.batching.explain import Profile, batch_sections, profile_of
+from stretto.batching.explain import BatchProfile, batch_sections, profile_of
 from stretto.batching.frontend import Evaluation, Observer
 from stretto.batching.frontend.values import scalar_type
-from stretto.batching.host.program import OtherInstance
+from stretto.batching.host.host_program import OtherInstance
 from stretto.batching.passes.pipeline import BatchPasses
-from stretto.batching.serving import Call, Failure, Outcome, Streaming, Value
+from stretto.batching.serving import (
+    InstanceCall,
+    InstanceFailure,
+    InstanceResult,
+    Outcome,
+    Streaming,
+)
 from stretto.batching.tuning import Tuning
 from stretto.call.compiler import AUTO, require_backend
 from stretto.call.eager import Notices, RequiresGrad, recheck_requires_grad
@@ -99,11 +105,11 @@ class Batched(Streaming):
         else:
             outcomes = self._run(_columns(columns), shared)
         for outcome in outcomes:
-            if isinstance(outcome, Failure):
+            if isinstance(outcome, InstanceFailure):
                 raise outcome.error
-        return [outcome.value for outcome in outcomes if isinstance(outcome, Value)]
+        return [outcome.value for outcome in outcomes if isinstance(outcome, InstanceResult)]
 
-    def run_calls(self, calls: Sequence[Call]) -> Sequence[Outcome]:
+    def run_calls(self, calls: Sequence[InstanceCall]) -> Sequence[Outcome]:
         """Run the calls of a stream as one batch; see `serving.Run`."""
         if not calls:
             return []
@@ -211,7 +217,7 @@ class Batched(Streaming):
             return explanation((*eager, *batch_sections(self._last.compiled)))
         return explanation(eager or ["nothing has been compiled yet: call it with instances first"])
 
-    def profile(self, /, *columns: Any, runs: int = 20, **shared: Any) -> Profile:
+    def profile(self, /, *columns: Any, runs: int = 20, **shared: Any) -> BatchProfile:
         """Return the time by activity for these instances: medians over `runs` runs. It can be
         printed."""
         with torch.no_grad(), self._lock:
@@ -238,7 +244,7 @@ class Batched(Streaming):
         what the function raises for an instance, and ValueError if there is no instance."""
         given = _columns(columns)
         for outcome in self._run(given, shared):
-            if isinstance(outcome, Failure):
+            if isinstance(outcome, InstanceFailure):
                 raise outcome.error
         with self._lock:
             signature = self._signature(len(given), shared)
@@ -280,10 +286,10 @@ def _eager(
 ) -> Outcome:
     """Return the outcome of instance number `number`, computed by the function itself."""
     try:
-        return Value(function(*items, **shared))
+        return InstanceResult(function(*items, **shared))
     except Exception as error:
         error.add_note(f"in instance {number}")
-        return Failure(error)
+        return InstanceFailure(error)
 
 
 def _columns(columns: Sequence[Any]) -> list[Sequence[Any]]:

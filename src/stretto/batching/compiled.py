@@ -19,12 +19,12 @@ import torch
 from stretto.batching.frontend import Evaluation, evaluate
 from stretto.batching.frontend.evaluation import Read
 from stretto.batching.frontend.guards import ReadGuards, TensorGuards
-from stretto.batching.host.program import Flat, HostProgram
+from stretto.batching.host.host_program import Flat, HostProgram
 from stretto.batching.host.tables import layout
-from stretto.batching.levels.program import LevelProgram
+from stretto.batching.instance_program import InstanceProgram
+from stretto.batching.levels.level_program import LevelProgram
 from stretto.batching.passes.pipeline import BatchPasses, run_passes
-from stretto.batching.program import InstanceProgram
-from stretto.batching.serving import Failure, Outcome, Value
+from stretto.batching.serving import InstanceFailure, InstanceResult, Outcome
 from stretto.batching.tuning import Tuning, fastest, keep, kept, usual_rows, ways
 from stretto.batching.types import Type
 from stretto.call.compiler import AUTO
@@ -242,7 +242,7 @@ class CompiledBatch:
         count = len(columns[0])
         if count == 1:
             error.add_note(f"in instance {first}")
-            return [Failure(error)]
+            return [InstanceFailure(error)]
         outcomes: list[Outcome] = []
         for low, high in ((0, count // 2), (count // 2, count)):
             half = [column[low:high] for column in columns]
@@ -286,7 +286,8 @@ class CompiledBatch:
         spent = run.times()
         times.record, times.schedule = spent.record, spent.schedule
         return [
-            Failure(item) if isinstance(item, BaseException) else Value(item) for item in results
+            InstanceFailure(item) if isinstance(item, BaseException) else InstanceResult(item)
+            for item in results
         ]
 
     def _grow(self, rows: Sequence[int]) -> None:

@@ -14,10 +14,16 @@ from typing import Any
 import torch
 
 from stretto.batching.compiled import CompiledBatch, Times
-from stretto.batching.levels.program import LevelProgram
+from stretto.batching.instance_program import (
+    InstanceProgram,
+    PassRemark,
+    ReadStatement,
+    StaticBlock,
+    walk,
+)
+from stretto.batching.levels.level_program import LevelProgram
 from stretto.batching.levels.tables import BLOCK, END, ROWS
 from stretto.batching.printer import function_name, print_program
-from stretto.batching.program import Block, InstanceProgram, Read, Remark, walk
 from stretto.errors import SourceLocation
 from stretto.ir.ops import TensorOp
 from stretto.ops.properties import is_contraction
@@ -32,7 +38,7 @@ MOST_BLOCKS = 6
 def batch_sections(compiled: CompiledBatch) -> Iterator[str | TextSection]:
     """Yield lines and sections about a compiled batch and its last call."""
     program = compiled.program
-    reads = sum(isinstance(s, Read) for f in program.functions for s in walk(f.body))
+    reads = sum(isinstance(s, ReadStatement) for f in program.functions for s in walk(f.body))
     functions = counted(len(program.functions), "function")
     yield (
         f"an instance: {functions}, {counted(len(program.blocks), 'block')} of tensor operators, "
@@ -106,19 +112,19 @@ def _alone(levels: LevelProgram, program: InstanceProgram) -> TextSection:
     return TextSection(title, found, headers, [] if found else ["none"])
 
 
-def _operators(block: Block) -> str:
+def _operators(block: StaticBlock) -> str:
     names = ", ".join(function_name(step.operation.function) for step in block.steps)
     return listed(dict.fromkeys(names.split(", ")), 4)
 
 
-def _lines(block: Block) -> str:
+def _lines(block: StaticBlock) -> str:
     places = [step.operation.location for step in block.steps]
     lines = sorted({place.line for place in places if place is not None})
     file = next((place.file.rsplit("/", 1)[-1] for place in places if place is not None), "")
     return f"{file}:{','.join(map(str, lines[:6]))}{',...' if len(lines) > 6 else ''}"
 
 
-def _remarks(title: str, remarks: Sequence[Remark]) -> TextSection:
+def _remarks(title: str, remarks: Sequence[PassRemark]) -> TextSection:
     """List remarks; those that differ only in their lines share a row."""
     lines: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for remark in remarks:
@@ -204,7 +210,7 @@ ACTIVITIES: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class BatchProfile:
     """Medians over several runs of one batch, in milliseconds.
 
     milliseconds: by activity, as in `ACTIVITIES`. launches: number of launches of the level
@@ -240,7 +246,9 @@ class Profile:
         return 100 * self.milliseconds[name] / self.total_ms if self.total_ms else 0.0
 
 
-def profile_of(compiled: CompiledBatch, columns: Sequence[Sequence[Any]], runs: int) -> Profile:
+def profile_of(
+    compiled: CompiledBatch, columns: Sequence[Sequence[Any]], runs: int
+) -> BatchProfile:
     """Run a batch `runs` times and return the medians. Raises ValueError if `runs` is below 1."""
     if runs < 1:
         raise ValueError(f"profile: runs must be at least 1, not {runs}")
@@ -258,7 +266,7 @@ def profile_of(compiled: CompiledBatch, columns: Sequence[Sequence[Any]], runs: 
     total = median(totals)
     seconds["other"] = max(0.0, total - sum(seconds.values()))
     tables = compiled.steps
-    return Profile(
+    return BatchProfile(
         len(columns[0]) if columns else 0,
         total * 1e3,
         {name: seconds[name] * 1e3 for name in ACTIVITIES},

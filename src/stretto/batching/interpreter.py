@@ -1,7 +1,8 @@
 """The oracle: run an InstanceProgram on one instance in plain Python with eager PyTorch.
 
-It runs programs whose operators are still single (`Operate`) or in blocks (`Record`). Rows are
-one tensor here. A failing instance raises what the user's code would raise.
+It runs programs whose operators are still single (`OperateStatement`) or in blocks
+(`RecordStatement`). Rows are one tensor here. A failing instance raises what the user's code would
+raise.
 """
 
 from __future__ import annotations
@@ -14,31 +15,31 @@ from typing import Any, assert_never
 import torch
 from torch.utils import _pytree as pytree
 
-from stretto.batching.primitives import apply, in_64_bits
-from stretto.batching.program import (
-    Assign,
+from stretto.batching.instance_program import (
+    AssignStatement,
     Body,
-    Break,
-    Call,
-    Continue,
-    Fork,
-    ForkLoop,
-    If,
+    BreakStatement,
+    CallStatement,
+    ContinueStatement,
+    ForkLoopStatement,
+    ForkStatement,
+    IfStatement,
     InstanceProgram,
-    Leave,
+    LeaveStatement,
     Literal,
-    Loop,
+    LoopStatement,
     Operand,
-    Operate,
-    Phase,
-    Raise,
-    Read,
-    Record,
-    Return,
-    Scope,
+    OperateStatement,
+    PhaseStatement,
+    RaiseStatement,
+    ReadStatement,
+    RecordStatement,
+    ReturnStatement,
+    ScopeStatement,
     Variable,
     call_operation,
 )
+from stretto.batching.primitives import apply, in_64_bits
 from stretto.batching.types import Scalar
 
 _READ: dict[Scalar, type] = {Scalar.BOOL: bool, Scalar.INT: int, Scalar.FLOAT: float}
@@ -78,7 +79,7 @@ class _Returned:
     value: Any
 
 
-_End = Break | Continue | Leave | _Returned
+_End = BreakStatement | ContinueStatement | LeaveStatement | _Returned
 """The statement by which a body ended before its last statement."""
 _Values = dict[Variable, Any]
 
@@ -103,46 +104,46 @@ def _body(run: _Run, body: Body, values: _Values) -> _End | None:
     for statement in body:
         end: _End | None = None
         match statement:
-            case Assign(Variable() as target, "unset"):
+            case AssignStatement(Variable() as target, "unset"):
                 values.pop(target, None)
-            case Assign(target, op, args, detail):
+            case AssignStatement(target, op, args, detail):
                 result = apply(run.program, op, detail, [of(arg) for arg in args])
                 if target is not None:
                     assign([target], [result])
-            case Operate(targets, operation, operands):
+            case OperateStatement(targets, operation, operands):
                 made = call_operation(operation, [of(operand) for operand in operands])
                 leaves = pytree.tree_leaves(made)
                 assign(targets, [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
-            case Record(targets, block, operands):
+            case RecordStatement(targets, block, operands):
                 assign(targets, run.program.blocks[block](*map(of, operands)))
-            case Call(target, function, args):
+            case CallStatement(target, function, args):
                 result = _call(run, function, [of(arg) for arg in args])
                 if target is not None:
                     assign([target], [result])
-            case Read(target, tensor):
+            case ReadStatement(target, tensor):
                 assert isinstance(target.type, Scalar)
                 value = _READ[target.type](of(tensor).item())
                 assign([target], [in_64_bits(value)])
-            case If(condition, then, orelse):
+            case IfStatement(condition, then, orelse):
                 end = _body(run, then if of(condition) else orelse, values)
-            case Loop(inner):
+            case LoopStatement(inner):
                 end = _loop(run, inner, values)
-            case Scope(label, inner):
+            case ScopeStatement(label, inner):
                 end = _body(run, inner, values)
-                if isinstance(end, Leave) and end.label == label:
+                if isinstance(end, LeaveStatement) and end.label == label:
                     end = None
-            case Break() | Continue() | Leave():
+            case BreakStatement() | ContinueStatement() | LeaveStatement():
                 end = statement
-            case Return(value):
+            case ReturnStatement(value):
                 end = _Returned(of(value))
-            case Raise(exception, parts):
+            case RaiseStatement(exception, parts):
                 texts = [part if isinstance(part, str) else str(of(part)) for part in parts]
                 raise exception("".join(texts)) if parts else exception()
-            case Fork(several):
+            case ForkStatement(several):
                 _fork(run, [partial(_body, run, inner, values) for inner in several])
-            case ForkLoop():
+            case ForkLoopStatement():
                 _fork_loop(run, statement, values)
-            case Phase():
+            case PhaseStatement():
                 pass
             case _:
                 assert_never(statement)
@@ -154,9 +155,9 @@ def _body(run: _Run, body: Body, values: _Values) -> _End | None:
 def _loop(run: _Run, body: Body, values: _Values) -> _End | None:
     while True:
         end = _body(run, body, values)
-        if isinstance(end, Break):
+        if isinstance(end, BreakStatement):
             return None
-        if isinstance(end, Leave | _Returned):
+        if isinstance(end, LeaveStatement | _Returned):
             return end
 
 
@@ -174,7 +175,7 @@ def _fork(run: _Run, several: Sequence[Callable[[], _End | None]]) -> None:
         raise failures[min(failures)]
 
 
-def _fork_loop(run: _Run, loop: ForkLoop, values: _Values) -> None:
+def _fork_loop(run: _Run, loop: ForkLoopStatement, values: _Values) -> None:
     iterations: list[_Values] = []
     """The private variables of each iteration."""
     failures: dict[int, Exception] = {}
@@ -188,7 +189,7 @@ def _fork_loop(run: _Run, loop: ForkLoop, values: _Values) -> None:
         return end
 
     try:
-        while not isinstance(part(loop.head, own := {}), Break):
+        while not isinstance(part(loop.head, own := {}), BreakStatement):
             iterations.append(own)
     except Exception as error:
         failures[len(iterations)] = error

@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from stretto.batching.program import InstanceProgram
+from stretto.batching.instance_program import InstanceProgram
 from stretto.batching.types import (
     DictType,
+    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
-    TensorType,
     TupleType,
     Type,
     alternatives,
@@ -46,7 +46,7 @@ def _is(program: InstanceProgram, value: Any, type_: Type) -> bool:
     match type_:
         case Scalar():
             return type(value) is _SCALARS[type_]
-        case TensorType(dtype, shape):
+        case InstanceTensorType(dtype, shape):
             is_tensor = isinstance(value, torch.Tensor)
             return is_tensor and value.dtype == dtype.torch and tuple(value.shape) == shape
         case RowsType(row):

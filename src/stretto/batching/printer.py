@@ -21,33 +21,33 @@ from typing import Any, assert_never
 
 import torch
 
-from stretto.batching.program import (
-    Assign,
-    Block,
+from stretto.batching.instance_program import (
+    AssignStatement,
     Body,
-    Break,
-    Call,
+    BreakStatement,
+    CallStatement,
     Composition,
-    Continue,
-    Fork,
-    ForkLoop,
-    Function,
-    If,
-    Input,
+    ContinueStatement,
+    ForkLoopStatement,
+    ForkStatement,
+    IfStatement,
+    InstanceFunction,
     InstanceProgram,
-    Leave,
+    LeaveStatement,
     Literal,
-    Loop,
+    LoopStatement,
     Operand,
-    Operate,
+    OperandPlaceholder,
+    OperateStatement,
     Operation,
-    Phase,
-    Raise,
-    Read,
-    Record,
-    Return,
-    Scope,
+    PhaseStatement,
+    RaiseStatement,
+    ReadStatement,
+    RecordStatement,
+    ReturnStatement,
+    ScopeStatement,
     Statement,
+    StaticBlock,
     Variable,
 )
 
@@ -76,7 +76,7 @@ def print_function(program: InstanceProgram, number: int) -> str:
     return "\n".join(_FunctionPrinter(program).lines(program.functions[number], number)) + "\n"
 
 
-def print_block(block: Block, number: int) -> str:
+def print_block(block: StaticBlock, number: int) -> str:
     """Return the text of a block."""
     return "\n".join(_block_lines(block, number)) + "\n"
 
@@ -98,7 +98,7 @@ def function_name(function: Any) -> str:
 
 def _show(item: Any, operands: list[str]) -> str:
     match item:
-        case Input(number):
+        case OperandPlaceholder(number):
             return operands[number]
         case tuple():
             return f"({', '.join(_show(part, operands) for part in item)})"
@@ -122,7 +122,7 @@ def _tensor(tensor: torch.Tensor) -> str:
     return f"<{str(tensor.dtype).removeprefix('torch.')}[{dims}]>"
 
 
-def _block_lines(block: Block, number: int) -> Iterator[str]:
+def _block_lines(block: StaticBlock, number: int) -> Iterator[str]:
     types = block.types
     inputs = ", ".join(f"%{n}: {type_}" for n, type_ in enumerate(block.inputs))
     outputs = ", ".join(f"%{n}: {types[n]}" for n in block.outputs)
@@ -136,7 +136,7 @@ def _block_lines(block: Block, number: int) -> Iterator[str]:
         yield f"{_INDENT}{targets} = {call}"
 
 
-def _name(items: Sequence[Block] | Sequence[Function], number: int) -> str:
+def _name(items: Sequence[StaticBlock] | Sequence[InstanceFunction], number: int) -> str:
     """Return the name of a block or function, "?" for a bad number: the verifier prints invalid
     programs."""
     return items[number].name if 0 <= number < len(items) else "?"
@@ -150,7 +150,7 @@ class _FunctionPrinter:
         self._names: dict[Variable, str] = {}
         self._taken: dict[str, int] = {}
 
-    def lines(self, function: Function, number: int) -> Iterator[str]:
+    def lines(self, function: InstanceFunction, number: int) -> Iterator[str]:
         parameters = ", ".join(self._target(variable) for variable in function.parameters)
         result = function.result
         yield f"function {number} {function.name}({parameters}) -> {result}"
@@ -188,24 +188,24 @@ class _FunctionPrinter:
     def _statement(self, statement: Statement, indent: str) -> Iterator[str]:
         inner = indent + _INDENT
         match statement:
-            case If(condition, then, orelse):
+            case IfStatement(condition, then, orelse):
                 negated = bool(orelse and not then)
                 yield f"{indent}if {'not ' if negated else ''}{self._operand(condition)}:"
                 yield from self._body(orelse if negated else then, inner)
                 if orelse and not negated:
                     yield f"{indent}else:"
                     yield from self._body(orelse, inner)
-            case Loop(body):
+            case LoopStatement(body):
                 yield f"{indent}loop:"
                 yield from self._body(body, inner)
-            case Scope(label, body):
+            case ScopeStatement(label, body):
                 yield f"{indent}scope {label}:"
                 yield from self._body(body, inner)
-            case Fork(several):
+            case ForkStatement(several):
                 for place, body in enumerate(several):
                     yield f"{indent}{'and' if place else 'fork'}:"
                     yield from self._body(body, inner)
-            case ForkLoop(head, body, tail):
+            case ForkLoopStatement(head, body, tail):
                 for word, part in (("fork loop", head), ("fork", body), ("then", tail)):
                     yield f"{indent}{word}:"
                     yield from self._body(part, inner)
@@ -215,40 +215,46 @@ class _FunctionPrinter:
     def _simple(self, statement: Statement) -> str:
         """Return the line of a statement that has no bodies."""
         match statement:
-            case Assign(target, op, args, detail):
+            case AssignStatement(target, op, args, detail):
                 shown = "" if detail is None else f" {self._detail(op, detail)}"
                 call = f"{op}({self._operands(args)}){shown}"
                 return self._targets(() if target is None else (target,)) + call
-            case Operate(targets, operation, operands):
+            case OperateStatement(targets, operation, operands):
                 # Operands come first: a target shows its type only at its first mention.
                 call = show_operation(operation, map(self._operand, operands))
                 return self._targets(targets) + call
-            case Record(targets, number, operands, after=after):
+            case RecordStatement(targets, number, operands, after=after):
                 call = f"block {number} {_name(self._program.blocks, number)}"
                 call = f"{call}({self._operands(operands)})"
                 call += f" after {self._operands(after)}" if after else ""
                 return self._targets(targets) + call
-            case Call(target, number, args):
+            case CallStatement(target, number, args):
                 call = f"call {number} {_name(self._program.functions, number)}"
                 call = f"{call}({self._operands(args)})"
                 return self._targets(() if target is None else (target,)) + call
-            case Read(target, tensor):
+            case ReadStatement(target, tensor):
                 call = f"read({self._operand(tensor)})"
                 return self._targets((target,)) + call
-            case Leave(label):
+            case LeaveStatement(label):
                 return f"leave {label}"
-            case Break():
+            case BreakStatement():
                 return "break"
-            case Continue():
+            case ContinueStatement():
                 return "continue"
-            case Return(value):
+            case ReturnStatement(value):
                 return f"return {self._operand(value)}"
-            case Raise(exception, parts):
+            case RaiseStatement(exception, parts):
                 shown = (repr(p) if isinstance(p, str) else self._operand(p) for p in parts)
                 return f"raise {exception.__name__}({', '.join(shown)})"
-            case Phase(number):
+            case PhaseStatement(number):
                 return f"phase {number}"
-            case If() | Loop() | Scope() | Fork() | ForkLoop():
+            case (
+                IfStatement()
+                | LoopStatement()
+                | ScopeStatement()
+                | ForkStatement()
+                | ForkLoopStatement()
+            ):
                 raise AssertionError(statement)
             case _:
                 assert_never(statement)

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
+from stretto.batching.instance_program import InstanceProgram
 from stretto.batching.levels.tables import BLOCK, ROWS
 from stretto.batching.printer import print_program
-from stretto.batching.program import InstanceProgram
 from stretto.errors import BuildError
 from stretto.machines.registry import find_machine
 from stretto.options import Options

@@ -30,7 +30,7 @@ class Scalar(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class TensorType:
+class InstanceTensorType:
     """A tensor of one instance, with known dims: a row of a pool while a batch runs."""
 
     dtype: DType
@@ -47,7 +47,7 @@ class RowsType:
     At run time it is a list of tensors, its rows, each of type `row`.
     """
 
-    row: TensorType
+    row: InstanceTensorType
 
     def __str__(self) -> str:
         return f"{self.row.dtype.value}[{', '.join(('?', *map(str, self.row.shape)))}]"
@@ -105,7 +105,16 @@ class UnionType:
         return " | ".join(sorted(map(str, self.items))) or "never"
 
 
-Type = Scalar | TensorType | RowsType | RecordType | TupleType | ListType | DictType | UnionType
+Type = (
+    Scalar
+    | InstanceTensorType
+    | RowsType
+    | RecordType
+    | TupleType
+    | ListType
+    | DictType
+    | UnionType
+)
 
 NEVER = UnionType(frozenset())
 """The type without values: the result of a function that is not yet known to return."""

@@ -17,44 +17,44 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from stretto.batching.passes.effects import why_dependent, why_not_loop
-from stretto.batching.printer import print_function
-from stretto.batching.program import (
+from stretto.batching.instance_program import (
     PRIMITIVES,
-    Assign,
-    Block,
+    AssignStatement,
     Body,
-    Break,
-    Call,
-    Continue,
-    Fork,
-    ForkLoop,
-    Function,
-    If,
+    BreakStatement,
+    CallStatement,
+    ContinueStatement,
+    ForkLoopStatement,
+    ForkStatement,
+    IfStatement,
+    InstanceFunction,
     InstanceProgram,
-    Leave,
+    LeaveStatement,
     Literal,
-    Loop,
+    LoopStatement,
     Operand,
-    Operate,
+    OperateStatement,
     Operation,
-    Phase,
-    Raise,
-    Read,
-    Record,
-    Return,
-    Scope,
+    PhaseStatement,
+    RaiseStatement,
+    ReadStatement,
+    RecordStatement,
+    ReturnStatement,
+    ScopeStatement,
     Statement,
+    StaticBlock,
     Variable,
     inputs_of,
 )
+from stretto.batching.passes.effects import why_dependent, why_not_loop
+from stretto.batching.printer import print_function
 from stretto.batching.types import (
     DictType,
+    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
-    TensorType,
     TupleType,
     Type,
     UnionType,
@@ -118,7 +118,7 @@ def _check_type(program: InstanceProgram, type_: Type, what: str) -> None:
                 for part in items:
                     _check_type(program, part, what)
                 ok = True
-            case Scalar() | TensorType() | RowsType() | UnionType():
+            case Scalar() | InstanceTensorType() | RowsType() | UnionType():
                 ok = True
             case _:
                 assert_never(item)
@@ -126,7 +126,7 @@ def _check_type(program: InstanceProgram, type_: Type, what: str) -> None:
             raise VerifyError(f"{what} has type {item}, which the program does not have")
 
 
-def _check_block(block: Block, number: int) -> None:
+def _check_block(block: StaticBlock, number: int) -> None:
     what = f"block {number} {block.name}"
     types = block.types
     known = len(block.inputs)
@@ -145,7 +145,7 @@ def _check_block(block: Block, number: int) -> None:
 
 def _check_operation(operation: Operation, operands: Sequence[Type], what: str) -> None:
     for type_ in operands:
-        if not isinstance(type_, TensorType | RowsType) and type_ not in _NUMBERS:
+        if not isinstance(type_, InstanceTensorType | RowsType) and type_ not in _NUMBERS:
             raise VerifyError(
                 f"{what}: an operand has type {type_}, not a tensor or a number",
                 location=operation.location,
@@ -179,7 +179,7 @@ class _Around:
 
 
 class _FunctionVerifier:
-    def __init__(self, program: InstanceProgram, number: int, function: Function) -> None:
+    def __init__(self, program: InstanceProgram, number: int, function: InstanceFunction) -> None:
         self._program = program
         self._number = number
         self._function = function
@@ -216,7 +216,7 @@ class _FunctionVerifier:
 
     def _statement(self, statement: Statement, assigned: _Assigned) -> _Assigned | None:
         match statement:
-            case If(condition, then, orelse):
+            case IfStatement(condition, then, orelse):
                 self._use((condition,), assigned, statement)
                 self._scalar(condition, (Scalar.BOOL,), statement)
                 chooses = condition in self._tests
@@ -224,41 +224,47 @@ class _FunctionVerifier:
                 ends = [self._body(then, assigned), self._body(orelse, assigned)]
                 self._choices -= chooses
                 return _meet(ends)
-            case Loop(inner):
+            case LoopStatement(inner):
                 around = _Around("loop")
                 self._within(around, inner, assigned)
                 return _meet(around.ends)
-            case Scope(label, inner):
+            case ScopeStatement(label, inner):
                 around = _Around("scope", label)
                 return _meet([self._within(around, inner, assigned), *around.ends])
-            case Fork(several):
+            case ForkStatement(several):
                 ends = [self._within(_Around("fork"), inner, assigned) for inner in several]
                 if any(end is None for end in ends):
                     raise self._error("a body of a fork does not reach its end", statement)
                 self._keeps_apart(why_dependent(several), statement)
                 return assigned.union(*(end for end in ends if end is not None))
-            case ForkLoop():
+            case ForkLoopStatement():
                 return self._fork_loop(statement, assigned)
-            case Break() | Continue() | Leave():
+            case BreakStatement() | ContinueStatement() | LeaveStatement():
                 self._jump(statement, assigned)
                 return None
-            case Return(value):
+            case ReturnStatement(value):
                 self._use((value,), assigned, statement)
                 if any(around.kind == "fork" for around in self._around):
                     raise self._error("Return leaves a body of a fork", statement)
                 self._fits(self._function.result, type_of(value), "the result", statement)
                 return None
-            case Raise(_, parts):
+            case RaiseStatement(_, parts):
                 self._use((p for p in parts if not isinstance(p, str)), assigned, statement)
                 return None
-            case Phase():
+            case PhaseStatement():
                 return assigned
-            case Assign() | Operate() | Record() | Call() | Read():
+            case (
+                AssignStatement()
+                | OperateStatement()
+                | RecordStatement()
+                | CallStatement()
+                | ReadStatement()
+            ):
                 return self._simple(statement, assigned)
             case _:
                 assert_never(statement)
 
-    def _fork_loop(self, statement: ForkLoop, assigned: _Assigned) -> _Assigned | None:
+    def _fork_loop(self, statement: ForkLoopStatement, assigned: _Assigned) -> _Assigned | None:
         private = frozenset(statement.private)
         around = _Around("loop")
         end: _Assigned | None = self._within(around, statement.head, assigned - private)
@@ -281,38 +287,51 @@ class _FunctionVerifier:
         self._around.pop()
         return end
 
-    def _jump(self, statement: Break | Continue | Leave, assigned: _Assigned) -> None:
+    def _jump(
+        self, statement: BreakStatement | ContinueStatement | LeaveStatement, assigned: _Assigned
+    ) -> None:
         for around in reversed(self._around):
             if around.kind == "fork":
-                raise self._error(f"{type(statement).__name__} leaves a body of a fork")
-            if isinstance(statement, Leave):
+                raise self._error(
+                    f"{type(statement).__name__.removesuffix('Statement')} leaves a body of a fork"
+                )
+            if isinstance(statement, LeaveStatement):
                 if around.kind == "scope" and around.label == statement.label:
                     around.ends.append(assigned)
                     return
             elif around.kind == "loop":
-                if isinstance(statement, Break):
+                if isinstance(statement, BreakStatement):
                     around.ends.append(assigned)
                 return
-        shown = f" {statement.label}" if isinstance(statement, Leave) else ""
-        raise self._error(f"{type(statement).__name__}{shown} is not inside of what it ends")
+        shown = f" {statement.label}" if isinstance(statement, LeaveStatement) else ""
+        raise self._error(
+            f"{type(statement).__name__.removesuffix('Statement')}{shown} is not inside "
+            "of what it ends"
+        )
 
     def _simple(
-        self, statement: Assign | Operate | Record | Call | Read, assigned: _Assigned
+        self,
+        statement: AssignStatement
+        | OperateStatement
+        | RecordStatement
+        | CallStatement
+        | ReadStatement,
+        assigned: _Assigned,
     ) -> _Assigned:
         match statement:
-            case Assign(target, op, args):
+            case AssignStatement(target, op, args):
                 if op not in PRIMITIVES:
                     raise self._error(f"{op!r} is not a primitive", statement)
                 self._use(args, assigned, statement)
                 if op == "copy" and target is not None:
                     self._fits(target.type, type_of(args[0]), target.name, statement)
                 targets = () if target is None else (target,)
-            case Operate(targets, operation, operands):
+            case OperateStatement(targets, operation, operands):
                 self._use(operands, assigned, statement)
                 types = [type_of(operand) for operand in operands]
                 _check_operation(operation, types, f"function {self._number}")
                 self._results(targets, operation.results, statement)
-            case Record(targets, number, operands, after=after):
+            case RecordStatement(targets, number, operands, after=after):
                 self._use((*operands, *after), assigned, statement)
                 if any(type_of(ghost) is not Scalar.INT for ghost in after):
                     raise self._error("an operand of `after` of a block is not an int", statement)
@@ -322,7 +341,7 @@ class _FunctionVerifier:
                 self._operands(block, operands, statement)
                 types = block.types
                 self._results(targets, [types[n] for n in block.outputs], statement)
-            case Call(target, number, args):
+            case CallStatement(target, number, args):
                 self._use(args, assigned, statement)
                 if not 0 <= number < len(self._program.functions):
                     raise self._error(f"there is no function {number}", statement)
@@ -334,18 +353,20 @@ class _FunctionVerifier:
                 targets = () if target is None else (target,)
                 if target is not None:
                     self._fits(target.type, called.result, target.name, statement)
-            case Read(target, tensor):
+            case ReadStatement(target, tensor):
                 self._use((tensor,), assigned, statement)
                 self._scalar(target, _NUMBERS, statement)
                 type_ = type_of(tensor)
-                if not isinstance(type_, TensorType) or any(dim != 1 for dim in type_.shape):
+                if not isinstance(type_, InstanceTensorType) or any(
+                    dim != 1 for dim in type_.shape
+                ):
                     raise self._error(f"read of {type_}, not of one element", statement)
                 targets = (target,)
             case _:
                 assert_never(statement)
         self._seen.update(targets)
         match statement:
-            case Assign(Variable() as test, "eq" | "lt", (_, Literal(int()))):
+            case AssignStatement(Variable() as test, "eq" | "lt", (_, Literal(int()))):
                 self._tests.add(test)
             case _:
                 pass
@@ -383,7 +404,9 @@ class _FunctionVerifier:
         for target, type_ in zip(targets, types, strict=True):
             self._fits(target.type, type_, target.name, statement)
 
-    def _operands(self, block: Block, operands: Sequence[Operand], statement: Statement) -> None:
+    def _operands(
+        self, block: StaticBlock, operands: Sequence[Operand], statement: Statement
+    ) -> None:
         if len(operands) != len(block.inputs):
             raise self._error(f"{len(operands)} operands for {block.name}", statement)
         for wanted, operand in zip(block.inputs, operands, strict=True):

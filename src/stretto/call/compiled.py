@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch.utils import _pytree as pytree
 
-from stretto.call.compiler import AUTO, Compiler, require_backend, target_machine
+from stretto.call.compiler import AUTO, EntryCompiler, require_backend, target_machine
 from stretto.call.eager import Notices, RequiresGrad, RunsEager
 from stretto.call.entry import Entry
 from stretto.call.fallback import CallSegments, Fallback, RunInPython
@@ -76,7 +76,7 @@ class Compiled:
         self._surroundings = Caller.CUT if fallback else Caller.COMPILED
         if pieces is not None:
             self._surroundings = Caller.PYTHON
-        self._compiler = Compiler(
+        self._compiler = EntryCompiler(
             function, backend, options, self._surroundings, cut=fallback, target=target
         )
         self._notices = Notices(options)

@@ -35,7 +35,7 @@ from stretto.frontends.python.tracing.admission import check_inputs
 from stretto.frontends.python.tracing.history import SettledBranches
 from stretto.frontends.python.tracing.locations import definition
 from stretto.ir.core import Program
-from stretto.lowering.targets import NO_UPDATES, Updates
+from stretto.lowering.targets import NO_UPDATES, InputUpdates
 from stretto.machines.machine import HOST, BuildStage, FewerUnitsError, Form, Machine, Stages
 from stretto.machines.registry import default_machine, find_machine, known_machines
 from stretto.machines.stages import CAPTURED, SELECT
@@ -43,7 +43,7 @@ from stretto.options import Options
 from stretto.passes.manager import Target
 from stretto.passes.pipeline import passes_by_name, pipeline
 from stretto.progress import LOG
-from stretto.runtime.check import Checker
+from stretto.runtime.interpreter_check import Checker
 
 # ---- The backend of a call, and the one device of its tensors.
 
@@ -142,7 +142,7 @@ def build(
     machine: Machine,
     options: Options,
     place: torch.device = HOST,
-    updates: Updates = NO_UPDATES,
+    updates: InputUpdates = NO_UPDATES,
 ) -> Stages:
     """Take a Program through all stages of a machine: passes, lowering, selection of kernels,
     scheduling, verification, then the machine's own planning, printing, compiling and loading.
@@ -208,7 +208,7 @@ def _dump(stages: Stages, form: Form) -> None:
             stages.dumper.text(form.file, text)
 
 
-class Call(NamedTuple):
+class CallArguments(NamedTuple):
     """A call of a compiled function. tensors: all tensors among the arguments, in pytree order."""
 
     args: tuple[Any, ...]
@@ -222,7 +222,7 @@ class Call(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class Compiler:
+class EntryCompiler:
     """Makes the entries of one compiled function.
 
     cut: statements that cannot be captured are cut out and run in Python. target: a device
@@ -291,7 +291,7 @@ class Compiler:
         return machine
 
     def capture(
-        self, machine: Machine, call: Call, base: SizeKey | None, by_structure: bool | None
+        self, machine: Machine, call: CallArguments, base: SizeKey | None, by_structure: bool | None
     ) -> tuple[Captured, Reading | None]:
         """Capture the function for a call; also return what the user's objects hold in it.
 
@@ -308,7 +308,7 @@ class Compiler:
         return captured, reading
 
     def _captured(
-        self, machine: Machine, call: Call, base: SizeKey | None, by_structure: bool | None
+        self, machine: Machine, call: CallArguments, base: SizeKey | None, by_structure: bool | None
     ) -> Captured:
         """Capture the function. An exception during the capture becomes CaptureError or NotNative
         if the code can run in Python instead: there, Python code that rejects traced values
@@ -344,7 +344,7 @@ class Compiler:
         machine: Machine,
         captured: Captured,
         reading: Reading | None,
-        call: Call,
+        call: CallArguments,
         key: Key,
         base: SizeKey | None,
         start: float,
@@ -385,7 +385,7 @@ class Compiler:
             return entry
 
     def _measured(
-        self, machine: Machine, stages: Stages, captured: Captured, call: Call, key: Key
+        self, machine: Machine, stages: Stages, captured: Captured, call: CallArguments, key: Key
     ) -> Stages:
         """Time the variants of the program's kernels, then build it again with the results."""
         from stretto.tools.tune import measure

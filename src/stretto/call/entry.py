@@ -15,13 +15,13 @@ from stretto.errors import CaptureError, OtherProgram, RaisesInPython
 from stretto.frontends.python import (
     ArgumentLeaf,
     Captured,
+    CaptureWatch,
     External,
     Fetched,
     IntLeaf,
     Mutation,
     Reading,
     ResultLeaf,
-    Watch,
     build_output,
 )
 from stretto.frontends.python.guards.guards import NativeCheck
@@ -34,11 +34,11 @@ from stretto.machines.machine import Executable, Stages
 from stretto.ops.effects import States, states_drawn_from
 from stretto.ops.properties import relations_of_sizes
 from stretto.options import Options
-from stretto.runtime.check import Checker
+from stretto.runtime.call_sizes import InputSizes, Values
 from stretto.runtime.constants import ConstantFreshness
+from stretto.runtime.interpreter_check import Checker
 from stretto.runtime.probes import ProbeTable
 from stretto.runtime.probes import load as load_probes
-from stretto.runtime.sizes import InputSizes, Values
 
 
 def _native_check() -> NativeCheck:
@@ -95,7 +95,7 @@ class Entry:
     constant_memory: dict[int, list[torch.Tensor]] = field(init=False)
     outside: tuple[torch.Tensor, ...] = field(init=False)
     """The tensors that the program uses and that are no inputs of calls."""
-    watch: Watch = field(init=False)
+    watch: CaptureWatch = field(init=False)
     weights: ConstantFreshness = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ class Entry:
         folded = _folded(self.captured, self.stages)
         native = self.stages.machine.is_native
         check = _native_check() if native else None
-        self.watch = Watch.of(self.captured, check)
+        self.watch = CaptureWatch.of(self.captured, check)
         self.watch.guards.native = check
         self.weights = ConstantFreshness(folded, self.executable.copies, native=native)
         externals = (b.tensor for b in bindings if isinstance(b, External))

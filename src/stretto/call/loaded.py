@@ -36,7 +36,7 @@ from stretto.frontends.python.tracing.admission import active_transformation, fo
 from stretto.locks import ForkSafeLock
 from stretto.machines.machine import Machine, Stages
 from stretto.options import Options
-from stretto.runtime.check import Checker
+from stretto.runtime.interpreter_check import Checker
 from stretto.text import counted, explanation
 
 # ---- The error for arguments that fit no signature of a file: it names the differences.

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from stretto.call.compiler import Call, Compiler
+from stretto.call.compiler import CallArguments, EntryCompiler
 from stretto.call.eager import (
     Notices,
     RequiresGrad,
@@ -94,7 +94,7 @@ class Programs:
     dynamic: as for `stretto.compile`. last: the entry of the last call.
     """
 
-    def __init__(self, compiler: Compiler, dynamic: bool | None, notices: Notices) -> None:
+    def __init__(self, compiler: EntryCompiler, dynamic: bool | None, notices: Notices) -> None:
         function = compiler.function
         self._module = function if isinstance(function, torch.nn.Module) else None
         self._compiler = compiler
@@ -146,7 +146,7 @@ class Programs:
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
         """Return the entry for a call; compile it if there is none. Raises RunsEager."""
         key, tensors = self.key(args, kwargs)
-        call = Call(args, kwargs, tensors)
+        call = CallArguments(args, kwargs, tensors)
         check = (
             self._eager_checks.get((torch.is_grad_enabled(), key)) if self._eager_checks else None
         )
@@ -158,7 +158,7 @@ class Programs:
             self._eager_checks[torch.is_grad_enabled(), key] = recheck_requires_grad(eager)
             raise
 
-    def _find(self, key: Key, call: Call) -> Found:
+    def _find(self, key: Key, call: CallArguments) -> Found:
         """Return the entry for the call of a key. Raises RunsEager."""
         tensors, args = call.tensors, call.args
         if tensors is not args and key not in self._entries:
@@ -217,7 +217,7 @@ class Programs:
     ) -> Found:
         """Return the entry of a key that a run has shown to be this call's."""
         general, tensors, _ = key_of_call(args, kwargs)
-        call, form = Call(args, kwargs, tensors), CallForm.of(general)
+        call, form = CallArguments(args, kwargs, tensors), CallForm.of(general)
         entry = self._current(key) or self._compile(key, call)
         wanted = entry.differentiated(tensors)
         if wanted is not None:
@@ -226,7 +226,7 @@ class Programs:
         self.last = found[0]
         return found
 
-    def _entry_for(self, key: Key, call: Call) -> Found:
+    def _entry_for(self, key: Key, call: CallArguments) -> Found:
         """Return the entry of a key."""
         entry, form = self._entries.get(key), None
         tensors = call.tensors
@@ -252,7 +252,7 @@ class Programs:
         return entry, tensors, None
 
     def _in_grad_mode(
-        self, wanted: torch.Tensor, key: Key, entry: Entry, call: Call
+        self, wanted: torch.Tensor, key: Key, entry: Entry, call: CallArguments
     ) -> tuple[Key, Entry]:
         """Return the entry captured in the current grad mode, for a call whose tensor `wanted`
         requires grad. Raises RequiresGrad if it reads such a tensor with grad mode on."""
@@ -267,7 +267,7 @@ class Programs:
         raise RequiresGrad(wanted)
 
     # ---- objects -----------------------------------------------------------------------------
-    def _wide_key(self, call: Call) -> WideKey | None:
+    def _wide_key(self, call: CallArguments) -> WideKey | None:
         """Return the key for any objects of the same classes; None if no argument is such an
         object."""
         leaves, spec = pytree.tree_flatten((call.args, call.kwargs))
@@ -283,7 +283,7 @@ class Programs:
         return WideKey(key, family)
 
     def _for_objects_and_memory(
-        self, found: Entry | None, key: Key, call: Call, form: CallForm | None
+        self, found: Entry | None, key: Key, call: CallArguments, form: CallForm | None
     ) -> Found:
         """Return the entry that is right for what objects hold and for the inputs that share
         memory.
@@ -351,7 +351,7 @@ class Programs:
                 outer.inner.append(found)
 
     # ---- sizes -------------------------------------------------------------------------------
-    def _by_sizes(self, key: Key, form: CallForm, call: Call) -> tuple[Any, Entry | None]:
+    def _by_sizes(self, key: Key, form: CallForm, call: CallArguments) -> tuple[Any, Entry | None]:
         """Return the key and the entry of a program for many sizes; None as entry if there is none.
 
         If none can be made, each size has its own program, as the first call has.
@@ -380,7 +380,7 @@ class Programs:
         return self._for_many_sizes(key, SizeKey(family, plan), form, call)
 
     def _for_many_sizes(
-        self, key: Key, sizes: SizeKey, form: CallForm, call: Call
+        self, key: Key, sizes: SizeKey, form: CallForm, call: CallArguments
     ) -> tuple[Any, Entry]:
         """Compile a program for many sizes; if that fails, and unless the user demanded one, one
         for `key`."""
@@ -431,7 +431,7 @@ class Programs:
         raise VerifyError("the program for many sizes is not one for the sizes of this call")
 
     def _by_held_sizes(
-        self, family: Family, key: Key, form: CallForm, call: Call
+        self, family: Family, key: Key, form: CallForm, call: CallArguments
     ) -> tuple[Any, Entry | None]:
         """Return the key and the entry of a program for many sizes of what objects hold; `key` and
         None if there is none."""
@@ -450,7 +450,7 @@ class Programs:
         entry = self._entries.get(key)
         return entry if entry is not None and entry.is_current() else None
 
-    def _compile(self, key: Key, call: Call) -> Entry:
+    def _compile(self, key: Key, call: CallArguments) -> Entry:
         """Compile an entry for a key, unless another thread just did so. Raises RequiresGrad."""
         compiler = self._compiler
         with self._lock, compiling(compiler.name):

@@ -20,7 +20,7 @@ from stretto.call.saved_code import names_of_code, pack
 from stretto.call.saved_file import (
     Content,
     Json,
-    Tensors,
+    SavedTensors,
     container_to_json,
     digest_of,
     value_to_json,
@@ -77,7 +77,7 @@ def save(
                 f"since: {changed}",
                 remedy="call it once more with the same arguments before you save it",
             )
-    tensors = Tensors()
+    tensors = SavedTensors()
     texts: dict[str, str] = {}
     signatures: list[Json] = []
     for number, entry in enumerate(entries):
@@ -112,7 +112,7 @@ def _read(captured: Captured, module: torch.nn.Module | None) -> dict[str, str]:
     return {names[id(tensor)]: digest_of(tensor) for tensor in read if id(tensor) in names}
 
 
-def _weights_given_at_load(module: torch.nn.Module | None, tensors: Tensors) -> list[str]:
+def _weights_given_at_load(module: torch.nn.Module | None, tensors: SavedTensors) -> list[str]:
     """Return the tensors that the caller of `load` can pass: those of the module's `state_dict()`,
     or for a function all that it has by name."""
     if module is None:
@@ -136,7 +136,7 @@ def _mode_of(key: Any) -> bool | None:
     return key[0] if isinstance(key, tuple) and key else None  # pyright: ignore[reportUnknownVariableType]
 
 
-def _signature(entry: Entry, text: str, tensors: Tensors) -> Json:
+def _signature(entry: Entry, text: str, tensors: SavedTensors) -> Json:
     """Describe a signature as JSON. Raises SaveError if a file cannot hold it."""
     captured = entry.captured
     if captured.objects is not None:
@@ -274,7 +274,7 @@ def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _input(binding: InputBinding, order: _Order, tensors: Tensors) -> Json:
+def _input(binding: InputBinding, order: _Order, tensors: SavedTensors) -> Json:
     match binding:
         case ArgumentLeaf(index):
             return {"argument": order.tensors[index]}
@@ -289,7 +289,7 @@ def _input(binding: InputBinding, order: _Order, tensors: Tensors) -> Json:
 
 
 # ---- results ---------------------------------------------------------------------------------
-def _output(spec: OutputSpec, tensors: Tensors) -> Json:
+def _output(spec: OutputSpec, tensors: SavedTensors) -> Json:
     match spec:
         case ResultLeaf(index, number, order):
             return {"result": [index, number, list(order)]}

@@ -21,15 +21,15 @@ from typing import Any, cast
 import torch
 
 from stretto.call.compiler import begin
-from stretto.call.saved_file import Content, Json, Tensors, digest_of
+from stretto.call.saved_file import Content, Json, SavedTensors, digest_of
 from stretto.errors import BuildError, LoadError, ScheduleError
 from stretto.frontends.python import Captured
 from stretto.ir.core import Folded, Program, Value
 from stretto.ir.ops import TensorOp
 from stretto.ir.text import print_program
-from stretto.ir.types import ListType, TensorType
+from stretto.ir.types import TensorListType, TensorType
 from stretto.ir.verifier import verify
-from stretto.machines.machine import Machine, Packed, Stages
+from stretto.machines.machine import Machine, PackedProgram, Stages
 from stretto.machines.stages import PASSES
 from stretto.ops.infer import resolve
 from stretto.options import Options
@@ -77,7 +77,7 @@ def _check_memory(program: Program) -> None:
     """Raise LoadError for a tensor that is larger than all memory of this machine."""
     most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for value in _values(program):
-        found = value.type.element if isinstance(value.type, ListType) else value.type
+        found = value.type.element if isinstance(value.type, TensorListType) else value.type
         needed = _bytes(found)
         if needed > most:
             raise LoadError(
@@ -143,7 +143,7 @@ _OF_RUNS = frozenset(
 """Options that the code of a program does not depend on."""
 
 
-def pack(stages: Stages, signature: Json, tensors: Tensors) -> Json:
+def pack(stages: Stages, signature: Json, tensors: SavedTensors) -> Json:
     """Return a signature's code as JSON; None if the machine stores no code.
 
     Adds its tensors to `tensors`, compressed: a program of many small launches has
@@ -252,7 +252,7 @@ def _unpacked(
     def kept(name: str) -> bytes:
         return zlib.decompress(content.tensors[name].numpy().tobytes())
 
-    packed = Packed(
+    packed = PackedProgram(
         code["facts"],
         {name: kept(own).decode() for name, own in code["texts"].items()},
         {name: kept(own) for name, own in code["binaries"].items()},

@@ -55,7 +55,7 @@ class Content:
 
 
 @dataclass(slots=True)
-class Tensors:
+class SavedTensors:
     """The tensors of a file by name, each once. named: names of the function's own tensors, which
     the caller of `load` may have too."""
 

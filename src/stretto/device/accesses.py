@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from stretto.device.expr import Access as Element
 from stretto.device.expr import (
     Buffer,
-    Dynamic,
+    ComputedPosition,
     Expr,
     Extent,
     Index,
@@ -42,7 +42,7 @@ Box = tuple[Range, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class BufferAccess:
     """A load or a store. buffer: None is the stack of a recursive program. box: the accessed part
     of the buffer, seen with dims `shape`; None is the whole buffer."""
 
@@ -51,7 +51,7 @@ class Access:
     shape: Shape = ()
     box: Box | None = None
 
-    def covers(self, other: Access) -> bool:
+    def covers(self, other: BufferAccess) -> bool:
         """Return True if this access surely contains `other`."""
         if (self.buffer, self.writes) != (other.buffer, other.writes):
             return False
@@ -63,7 +63,7 @@ class Access:
             for a, b in zip(self.box, other.box, strict=True)
         )
 
-    def may_overlap(self, other: Access, registers: Registers) -> bool:
+    def may_overlap(self, other: BufferAccess, registers: Registers) -> bool:
         """Return True if both may touch the same element, provided the buffers are the same."""
         if self.box is None or other.box is None:
             return True
@@ -74,7 +74,7 @@ class Access:
         return not any(_precedes(*sides, registers) for x, y in pairs for sides in ((x, y), (y, x)))
 
 
-Accesses = frozenset[Access]
+Accesses = frozenset[BufferAccess]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def kernel_accesses(kernel: Kernel, phases: Sequence[Phase]) -> KernelAccesses:
     return KernelAccesses(during(phases[0]), during(phases[-1]), len(phases) > 1)
 
 
-def _stage_accesses(kernel: Kernel) -> Iterator[Access]:
+def _stage_accesses(kernel: Kernel) -> Iterator[BufferAccess]:
     for stage in kernel.stages:
         operator, ranges = stage.operator, stage_ranges(stage, kernel)
         for load in operator.reads():
@@ -177,11 +177,11 @@ def _span_range(span: Span, kernel: Kernel) -> Range:
     return Range(Index(const=span.offset), Index.of(extent) + (span.offset - 1))
 
 
-def boxed(access: Element, writes: bool, ranges: Sequence[Range]) -> Access:
+def boxed(access: Element, writes: bool, ranges: Sequence[Range]) -> BufferAccess:
     """Return the part of a buffer that is touched while variables have these ranges."""
     pairs = zip(access.index, access.shape, strict=True)
     box = tuple(_clipped(index_range(index, ranges), extent) for index, extent in pairs)
-    return Access(access.buffer, writes, access.shape, box)
+    return BufferAccess(access.buffer, writes, access.shape, box)
 
 
 def _clipped(found: Range, extent: Extent) -> Range:
@@ -200,7 +200,7 @@ def index_range(index: Index, ranges: Sequence[Range]) -> Range:
         match quantity:
             case Var(number):
                 return ranges[number]
-            case Dynamic():
+            case ComputedPosition():
                 return Range()
             case _:
                 return Range.of(Index.of(quantity))
@@ -210,9 +210,9 @@ def index_range(index: Index, ranges: Sequence[Range]) -> Range:
 
 # ---- Accesses of the units since their last barrier, and facts about registers.
 #
-# A `Touched` belongs to one point in the text of a function. It is rewritten over assignments,
-# since the parts of buffers are stated in terms of current registers; it is joined where paths
-# join; and it is translated at calls and returns.
+# A `TouchedMemory` belongs to one point in the text of a function. It is rewritten over
+# assignments, since the parts of buffers are stated in terms of current registers; it is joined
+# where paths join; and it is translated at calls and returns.
 
 
 FRAMES = Buffer("frames of callees", DType.U8, (), "frames")
@@ -220,38 +220,38 @@ FRAMES = Buffer("frames of callees", DType.U8, (), "frames")
 callees are."""
 OWN_FRAMES = Buffer("frames from here", DType.U8, (), "frames")
 """Pseudo-buffer: the same, including the frame of the activation itself."""
-STACK_READ, STACK_WRITTEN = Access(None, False), Access(None, True)
+STACK_READ, STACK_WRITTEN = BufferAccess(None, False), BufferAccess(None, True)
 
-Units = Mapping[Access, int]
+Units = Mapping[BufferAccess, int]
 """By access, the units that may have made it since their last barrier, as bits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class TouchedMemory:
     """Accesses and facts at one point. Boxes are stated in terms of registers without a known
     value."""
 
-    units: Units = field(default_factory=dict[Access, int])
+    units: Units = field(default_factory=dict[BufferAccess, int])
     registers: Registers = field(default_factory=Registers)
 
-    def plus(self, accesses: Iterable[Access], units: int) -> Touched:
+    def plus(self, accesses: Iterable[BufferAccess], units: int) -> TouchedMemory:
         found = dict(self.units)
         for access in accesses:
             found[access] = found.get(access, 0) | units
         return replace(self, units=found)
 
-    def without(self, units: int) -> Touched:
+    def without(self, units: int) -> TouchedMemory:
         """Return what remains after a barrier of these units."""
         left = {one: others & ~units for one, others in self.units.items() if others & ~units}
         return replace(self, units=left)
 
-    def joined(self, other: Touched) -> Touched:
+    def joined(self, other: TouchedMemory) -> TouchedMemory:
         """Join two paths."""
         registers = self.registers.joined(other.registers)
         mine, theirs = self._relative_to_lengths(other), other._relative_to_lengths(self)
-        return Touched(_union(mine, theirs), registers)
+        return TouchedMemory(_union(mine, theirs), registers)
 
-    def _relative_to_lengths(self, other: Touched) -> Units:
+    def _relative_to_lengths(self, other: TouchedMemory) -> Units:
         """Restate single positions that only this path has. If a register is one number here and
         another one there, a constant position is restated relative to it: if the register is
         the length of a list, its last item is then the last one on both paths."""
@@ -265,47 +265,47 @@ class Touched:
                 }
         return self.units
 
-    def contains(self, other: Touched) -> bool:
+    def contains(self, other: TouchedMemory) -> bool:
         """Return True if `other`, the end of an iteration, adds nothing."""
         return not _news(self.units, other.units) and self.registers.contains(other.registers)
 
-    def grown(self, other: Touched, turn: int) -> Touched:
+    def grown(self, other: TouchedMemory, turn: int) -> TouchedMemory:
         """Return the head of a loop, of which iteration number `turn` ends with `other`."""
         news = _news(self.units, other.units)
         if turn < _TURNS_EXACT:
             registers = self.registers.joined(other.registers)
-            return Touched(_union(self.units, news), registers)
+            return TouchedMemory(_union(self.units, news), registers)
         if turn < _TURNS_WIDENED:
             news = _widened(self.units, news)
         else:
             news = {replace(one, shape=(), box=None): units for one, units in news.items()}
-        return Touched(_union(self.units, news), self.registers.grown(other.registers))
+        return TouchedMemory(_union(self.units, news), self.registers.grown(other.registers))
 
-    def in_known_terms(self, access: Access) -> Access:
+    def in_known_terms(self, access: BufferAccess) -> BufferAccess:
         """Restate an access by current registers in terms of those without a known value."""
         if access.box is None:
             return access
         box = tuple(part.map(self.registers.known) for part in access.box)
         return replace(access, box=box)
 
-    def varying(self, registers: Iterable[Reg]) -> Touched:
+    def varying(self, registers: Iterable[Reg]) -> TouchedMemory:
         """Drop the values of registers that a loop changes before its first iteration, so that its
         accesses are stated as in the other iterations."""
         gone = {*registers}
         values = {r: value for r, value in self.registers.values.items() if r not in gone}
         return replace(self, registers=replace(self.registers, values=values))
 
-    def assigned(self, register: Reg, expr: Expr | None) -> Touched:
+    def assigned(self, register: Reg, expr: Expr | None) -> TouchedMemory:
         """Return the state after an assignment. expr: None if the value is not known."""
         registers, changes = self.registers.assigned(register, expr)
         units = self.units
         for change in changes:
             units = _changed(units, change)
-        return Touched(units, registers)
+        return TouchedMemory(units, registers)
 
-    def renamed(self, trades: Mapping[Buffer, Buffer]) -> Touched:
+    def renamed(self, trades: Mapping[Buffer, Buffer]) -> TouchedMemory:
         """Return the state after a trade of addresses: names now refer to each other's memory."""
-        units: dict[Access, int] = {}
+        units: dict[BufferAccess, int] = {}
         for one, found in self.units.items():
             buffer = one.buffer
             if buffer is not None and buffer in trades:
@@ -314,13 +314,13 @@ class Touched:
         return replace(self, units=units)
 
 
-NOTHING = Touched()
+NOTHING = TouchedMemory()
 _TURNS_EXACT, _TURNS_WIDENED = 2, 8
 """Iterations of a loop that are analysed exactly, and those until which boxes are retained (after
 that, whole buffers)."""
 
 
-def _from_end(one: Access, back: Index) -> Access:
+def _from_end(one: BufferAccess, back: Index) -> BufferAccess:
     if not one.box:
         return one
     first, *others = one.box
@@ -330,7 +330,7 @@ def _from_end(one: Access, back: Index) -> Access:
 
 
 def _changed(units: Units, change: Change) -> Units:
-    found: dict[Access, int] = {}
+    found: dict[BufferAccess, int] = {}
     for one, others in units.items():
         if one.box is not None:
             one = replace(one, box=rewritten(one.box, change.register, change.substitution))
@@ -345,7 +345,7 @@ def _union(first: Units, second: Units) -> Units:
 
 def _news(known: Units, found: Units) -> Units:
     """Return what `found` has and `known` does not cover."""
-    news: dict[Access, int] = {}
+    news: dict[BufferAccess, int] = {}
     for access, units in found.items():
         if units & ~known.get(access, 0):
             for other, others in known.items():
@@ -359,7 +359,7 @@ def _news(known: Units, found: Units) -> Units:
 def _widened(known: Units, news: Units) -> Units:
     """Replace each new access by a box that extends a known one to all positions it may still grow
     into."""
-    found: dict[Access, int] = {}
+    found: dict[BufferAccess, int] = {}
     for access, units in news.items():
         best, most = access, 0
         for other in known:

@@ -20,8 +20,8 @@ from stretto.device.expr import (
     Access,
     Apply,
     Buffer,
+    ComputedPosition,
     Const,
-    Dynamic,
     Expr,
     Extent,
     Index,
@@ -73,7 +73,7 @@ class Memory(Protocol):
     def write(self, buffer: Buffer, offsets: Tensor, values: Tensor) -> None: ...
 
 
-class Tensors:
+class TensorMemory:
     """Memory that consists of plain contiguous tensors, by buffer name."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -186,7 +186,9 @@ class Scope:
 
 
 def _stores_dynamically(operator: Operator) -> bool:
-    return any(isinstance(a, Dynamic) for index in operator.out.index for a in index.atoms())
+    return any(
+        isinstance(a, ComputedPosition) for index in operator.out.index for a in index.atoms()
+    )
 
 
 def _run_box(operator: Operator, box: Ranges, registers: Registers, memory: Memory) -> None:
@@ -376,7 +378,7 @@ def _index(index: Index, scope: Scope, mask: Tensor | None) -> Tensor | int:
         match quantity:
             case Var(number):
                 return scope.variables[number]
-            case Dynamic(expr):
+            case ComputedPosition(expr):
                 return evaluate_tensor(expr, scope, mask).to(torch.int64)
             case _:
                 return number_of(quantity, scope.registers)

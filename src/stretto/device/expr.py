@@ -112,7 +112,7 @@ def known_size(shape: Sequence[Extent]) -> int | Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Dynamic(Quantity):
+class ComputedPosition(Quantity):
     """A position computed by an integer expression, as in gather or embedding (always in range)."""
 
     is_plain: ClassVar[bool] = False
@@ -357,7 +357,7 @@ def _add_index_parts(index: Index, found: list[Expr]) -> None:
     if all(type(atom) is Var or type(atom) is Reg for atom, _ in index.terms):
         return  # the common case
     for atom in index.atoms():
-        if isinstance(atom, Dynamic):
+        if isinstance(atom, ComputedPosition):
             _add_parts(atom.value, found)
 
 
@@ -375,7 +375,7 @@ def substitute_index(index: Index, lookup: Substitution) -> Index:
                 replaced = substitute_index(inner, lookup) // divisor
             case Remainder(inner, int(divisor)):
                 replaced = substitute_index(inner, lookup) % divisor
-            case Dynamic(value):
+            case ComputedPosition(value):
                 replaced = dynamic_index(substitute(value, lookup))
             case _:
                 replaced = Index.of(atom).evaluate(lambda item: _substituted(item, lookup), maximum)
@@ -387,7 +387,7 @@ def _substituted(quantity: Quantity, lookup: Substitution) -> Index:
     match quantity:
         case Var() | Reg():
             return lookup(quantity)
-        case Dynamic(value):
+        case ComputedPosition(value):
             return dynamic_index(substitute(value, lookup))
         case _:
             return Index.of(quantity)
@@ -422,4 +422,4 @@ def dynamic_index(value: Expr) -> Index:
         case Position(index):
             return index
         case _:
-            return Index.of(Dynamic(value))
+            return Index.of(ComputedPosition(value))

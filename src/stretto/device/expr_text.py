@@ -11,8 +11,8 @@ from stretto.device.expr import (
     Apply,
     Atom,
     Buffer,
+    ComputedPosition,
     Const,
-    Dynamic,
     Expr,
     Extent,
     Index,
@@ -154,7 +154,7 @@ class ExprParser(Reader):
         if self.accept("["):
             value = self.expr()
             self.expect("]")
-            return Dynamic(value)
+            return ComputedPosition(value)
         if self.accept("#"):
             return self.symbol()
         if self.accept("("):
@@ -317,7 +317,7 @@ class ExprPrinter:
                 return f"({self.index(index)} // {self.index(Index.of(divisor))})"
             case Remainder(index, divisor):
                 return f"({self.index(index)} % {self.index(Index.of(divisor))})"
-            case Dynamic(value):
+            case ComputedPosition(value):
                 return f"[{self.expr(value)}]"
             case Symbol(name):
                 self.symbols[name] = atom

@@ -19,7 +19,7 @@ from torch import Tensor
 from stretto.ir.types import DType
 
 
-class Result(Enum):
+class ResultDtype(Enum):
     """The rule for the dtype of a result; the value says it in words."""
 
     SAME = "the dtype of the arguments"
@@ -45,19 +45,19 @@ class ScalarFunction:
 
     name: str
     arity: int
-    result: Result
+    result: ResultDtype
     evaluate: Callable[..., Tensor] | None
     is_expensive: bool = False
 
 
-def _unary(result: Result, **functions: Callable[..., Tensor]) -> list[ScalarFunction]:
+def _unary(result: ResultDtype, **functions: Callable[..., Tensor]) -> list[ScalarFunction]:
     return [
         ScalarFunction(name.rstrip("_"), 1, result, function)
         for name, function in functions.items()
     ]
 
 
-def _binary(result: Result, **functions: Callable[..., Tensor]) -> list[ScalarFunction]:
+def _binary(result: ResultDtype, **functions: Callable[..., Tensor]) -> list[ScalarFunction]:
     return [
         ScalarFunction(name.rstrip("_"), 2, result, function)
         for name, function in functions.items()
@@ -77,10 +77,10 @@ def _truncating_divide(a: Tensor, b: Tensor) -> Tensor:
 
 
 _ALL: list[ScalarFunction] = [
-    *_unary(Result.SAME, neg=torch.neg, abs=torch.abs, sign=torch.sign),
+    *_unary(ResultDtype.SAME, neg=torch.neg, abs=torch.abs, sign=torch.sign),
     *_expensive(
         _unary(
-            Result.FLOAT,
+            ResultDtype.FLOAT,
             exp=torch.exp,
             exp2=torch.exp2,
             expm1=torch.expm1,
@@ -108,19 +108,19 @@ _ALL: list[ScalarFunction] = [
         )
     ),
     *_unary(
-        Result.FLOAT,
+        ResultDtype.FLOAT,
         reciprocal=torch.reciprocal,
         floor=torch.floor,
         ceil=torch.ceil,
         round=torch.round,  # half to even
         trunc=torch.trunc,
     ),
-    *_binary(Result.FLOAT, copysign=torch.copysign),
-    *_unary(Result.TEST, isnan=torch.isnan, isinf=torch.isinf),
-    *_unary(Result.LOGICAL, not_=torch.logical_not),
-    *_unary(Result.BITS, bitwise_not=torch.bitwise_not),
+    *_binary(ResultDtype.FLOAT, copysign=torch.copysign),
+    *_unary(ResultDtype.TEST, isnan=torch.isnan, isinf=torch.isinf),
+    *_unary(ResultDtype.LOGICAL, not_=torch.logical_not),
+    *_unary(ResultDtype.BITS, bitwise_not=torch.bitwise_not),
     *_binary(
-        Result.SAME,
+        ResultDtype.SAME,
         add=torch.add,
         sub=torch.sub,
         mul=torch.mul,
@@ -131,7 +131,7 @@ _ALL: list[ScalarFunction] = [
     ),
     *_expensive(
         _binary(
-            Result.SAME,
+            ResultDtype.SAME,
             floordiv=_floor_divide,
             truncdiv=_truncating_divide,
             remainder=torch.remainder,  # the sign of the divisor, as in Python
@@ -139,23 +139,31 @@ _ALL: list[ScalarFunction] = [
             pow=torch.pow,
         )
     ),
-    *_expensive(_binary(Result.FLOAT, div=torch.div, atan2=torch.atan2)),
+    *_expensive(_binary(ResultDtype.FLOAT, div=torch.div, atan2=torch.atan2)),
     *_binary(
-        Result.TEST, eq=torch.eq, ne=torch.ne, lt=torch.lt, le=torch.le, gt=torch.gt, ge=torch.ge
+        ResultDtype.TEST,
+        eq=torch.eq,
+        ne=torch.ne,
+        lt=torch.lt,
+        le=torch.le,
+        gt=torch.gt,
+        ge=torch.ge,
     ),
-    *_binary(Result.LOGICAL, and_=torch.logical_and, or_=torch.logical_or, xor=torch.logical_xor),
     *_binary(
-        Result.BITS,
+        ResultDtype.LOGICAL, and_=torch.logical_and, or_=torch.logical_or, xor=torch.logical_xor
+    ),
+    *_binary(
+        ResultDtype.BITS,
         bitwise_and=torch.bitwise_and,
         bitwise_or=torch.bitwise_or,
         bitwise_xor=torch.bitwise_xor,
     ),
     # A right shift keeps the sign.
-    *_binary(Result.INTEGER, shl=torch.bitwise_left_shift, shr=torch.bitwise_right_shift),
-    ScalarFunction("where", 3, Result.ARMS, None),
-    ScalarFunction("checked", 3, Result.INTEGER, None),
-    ScalarFunction("cast", 1, Result.CHOSEN, None),
-    ScalarFunction("attend", 4, Result.FLOAT, None),
+    *_binary(ResultDtype.INTEGER, shl=torch.bitwise_left_shift, shr=torch.bitwise_right_shift),
+    ScalarFunction("where", 3, ResultDtype.ARMS, None),
+    ScalarFunction("checked", 3, ResultDtype.INTEGER, None),
+    ScalarFunction("cast", 1, ResultDtype.CHOSEN, None),
+    ScalarFunction("attend", 4, ResultDtype.FLOAT, None),
 ]
 
 FUNCTIONS: dict[str, ScalarFunction] = {function.name: function for function in _ALL}

@@ -19,7 +19,7 @@ from stretto.device.expr import (
     Access,
     Apply,
     Buffer,
-    Dynamic,
+    ComputedPosition,
     Expr,
     Extent,
     Index,
@@ -344,7 +344,7 @@ def _accesses(operator: Operator) -> tuple[tuple[Access, bool], ...]:
     found = [(load.access, False) for load in loads(operator.value)]
     for index in operator.out.index:
         for atom in index.atoms():
-            if isinstance(atom, Dynamic):
+            if isinstance(atom, ComputedPosition):
                 found += [(load.access, False) for load in loads(atom.value)]
     found.append((operator.out, True))
     if operator.accumulate:
@@ -465,7 +465,7 @@ def _side(index: Index, ranges: Box) -> Piece | None:
     """Return where all values of an index certainly are, relative to the row of a split register;
     None if unknown."""
     match index:
-        case Size(terms=((Dynamic(Apply("minimum", (_, Position(bound)))), 1),), const=0):
+        case Size(terms=((ComputedPosition(Apply("minimum", (_, Position(bound)))), 1),), const=0):
             split = _split(bound)
             is_before = split is not None and bound == Index.of(split) + -1
             return Piece(Split(split), FAR_BELOW, 0) if split and is_before else None

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 
 from stretto.device.expr import Apply
-from stretto.device.functions import FUNCTIONS, Result, ScalarFunction
+from stretto.device.functions import FUNCTIONS, ResultDtype, ScalarFunction
 from stretto.device.operator import Combine, Kernel, Operator
 from stretto.errors import SourceLocation
 
@@ -147,7 +147,7 @@ def register(kernel: UserKernel) -> None:
     one."""
     _BY_TARGET[kernel.target] = _BY_FUNCTION[kernel.function] = kernel
     FUNCTIONS[kernel.function] = ScalarFunction(
-        kernel.function, kernel.arity, Result.CHOSEN, None, is_expensive=True
+        kernel.function, kernel.arity, ResultDtype.CHOSEN, None, is_expensive=True
     )
 
 

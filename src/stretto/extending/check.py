@@ -18,11 +18,11 @@ from stretto.extending.cpp_source import compile_error, definition, namespace
 from stretto.extending.triton_source import definitions
 from stretto.ir.types import DType
 from stretto.machines.cpu.pool import HEADERS
-from stretto.machines.cpu.printer.expr import MEMORY_TYPES
+from stretto.machines.cpu.printer.cpp_terms import MEMORY_TYPES
 from stretto.machines.cuda.interpreter import InterpretedKernel
-from stretto.machines.cuda.printer.program import HEADER, library_text
 from stretto.machines.cuda.printer.scalar import POINTER_TYPES
-from stretto.machines.cuda.printer.source import ENTRY, PROGRESS, Parameter, TritonSource
+from stretto.machines.cuda.printer.source import ENTRY, PROGRESS, KernelParameter, TritonSource
+from stretto.machines.cuda.printer.triton_module import HEADER, library_text
 from stretto.machines.cuda.template import power
 from stretto.machines.cuda.templates.user import block_sizes, number_text
 from stretto.ops.infer import resolve
@@ -180,7 +180,7 @@ class TritonTasks:
         kernel, code = self.kernel, self.kernel.triton
         assert code is not None
         names = [*(read.tensor for read in kernel.reads), kernel.write.tensor]
-        parameters = [Parameter("control", "*i64", "control")]
+        parameters = [KernelParameter("control", "*i64", "control")]
         arguments: list[str] = []
         lanes = max(power(last - first) for first, last in box) if box else 1
         tiles = [last - first for first, last in box]
@@ -189,11 +189,11 @@ class TritonTasks:
         views: list[str] = []
         for number, (name, item) in enumerate(zip(names, held, strict=True)):
             kind = POINTER_TYPES[DType.from_torch(item.result.dtype)]
-            parameters.append(Parameter(f"p{number}_{name}", kind, "buffer", number))
+            parameters.append(KernelParameter(f"p{number}_{name}", kind, "buffer", number))
             shape, steps = tuple(item.result.shape), item.result.stride()
             views.append(f"stretto_View(p{number}_{name}, {shape}, {steps})")
         for number in range(len(box)):
-            parameters += [Parameter(f"{n}{number}", "i32", "size") for n in ("begin", "end")]
+            parameters += [KernelParameter(f"{n}{number}", "i32", "size") for n in ("begin", "end")]
         *reads, result = views
         call = ", ".join([*arguments, *reads, *map(number_text, numbers), result])
         head = f"def {ENTRY}({', '.join(parameter.name for parameter in parameters)}):"

@@ -17,7 +17,7 @@ import torch
 
 from stretto.deadline import Deadline
 from stretto.errors import RunError
-from stretto.interp.check import bind_results, bind_values, size_value
+from stretto.interp.type_check import bind_results, bind_values, size_value
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.failure import eager_class, run_error
 from stretto.ir.ops import (
@@ -94,7 +94,7 @@ Datum = torch.Tensor | list[torch.Tensor]
 
 
 @dataclass(slots=True)
-class Frame:
+class InterpreterFrame:
     """One activation of a function."""
 
     program: Program
@@ -146,7 +146,7 @@ def run(
     other types, if recursion is deeper than `max_depth`, and after `timeout` seconds.
     """
     arguments = tuple(item if isinstance(item, torch.Tensor) else list(item) for item in inputs)
-    frame = Frame(program, program.main, dtype, max_depth, Deadline.after(timeout))
+    frame = InterpreterFrame(program, program.main, dtype, max_depth, Deadline.after(timeout))
     with torch.no_grad(), _default_dtype(dtype), deep_recursion(max_depth):
         try:
             results = _activate(frame, tuple(frame.cast(item) for item in arguments))
@@ -166,7 +166,9 @@ def evaluate(
     Raise RunError if the op stops the run.
     """
     function = Function("main", Block((), [op]))
-    frame = Frame(Program({}), function, None, 0, values=dict(operands), sizes=dict(sizes))
+    frame = InterpreterFrame(
+        Program({}), function, None, 0, values=dict(operands), sizes=dict(sizes)
+    )
     with torch.no_grad():
         return _run_op(frame, op)
 
@@ -182,7 +184,7 @@ def _default_dtype(dtype: torch.dtype | None) -> Generator[None]:
         torch.set_default_dtype(before)
 
 
-def _activate(frame: Frame, arguments: tuple[Datum, ...]) -> tuple[Datum, ...]:
+def _activate(frame: InterpreterFrame, arguments: tuple[Datum, ...]) -> tuple[Datum, ...]:
     """Run the frame's function from its first op."""
     params = frame.function.params
     if len(params) != len(arguments):
@@ -191,14 +193,16 @@ def _activate(frame: Frame, arguments: tuple[Datum, ...]) -> tuple[Datum, ...]:
     return _run_block(frame, frame.function.body, arguments)
 
 
-def _run_block(frame: Frame, block: Block, arguments: tuple[Datum, ...] = ()) -> tuple[Datum, ...]:
+def _run_block(
+    frame: InterpreterFrame, block: Block, arguments: tuple[Datum, ...] = ()
+) -> tuple[Datum, ...]:
     frame.values.update(zip(block.params, arguments, strict=True))
     for op in block.ops:
         frame.values.update(zip(op.results, _run_op(frame, op), strict=True))
     return frame.all(block.yields)
 
 
-def _run_op(frame: Frame, op: Op) -> tuple[Datum, ...]:
+def _run_op(frame: InterpreterFrame, op: Op) -> tuple[Datum, ...]:
     try:
         frame.deadline.check()
         results = EVALUATE[type(op)](frame, op)
@@ -210,15 +214,15 @@ def _run_op(frame: Frame, op: Op) -> tuple[Datum, ...]:
     return results
 
 
-def _constant(frame: Frame, op: ConstantOp) -> tuple[Datum, ...]:
+def _constant(frame: InterpreterFrame, op: ConstantOp) -> tuple[Datum, ...]:
     return (frame.cast(frame.program.constants[op.key].detach().contiguous()),)
 
 
-def _literal(frame: Frame, op: LiteralOp) -> tuple[Datum, ...]:
+def _literal(frame: InterpreterFrame, op: LiteralOp) -> tuple[Datum, ...]:
     return (frame.cast(torch.tensor(op.value, dtype=op.result.tensor.dtype.torch)),)
 
 
-def _size(frame: Frame, op: SizeOp) -> tuple[Datum, ...]:
+def _size(frame: InterpreterFrame, op: SizeOp) -> tuple[Datum, ...]:
     found, symbol = int(frame.number(op.number)), op.symbol
     if found < symbol.low or (symbol.high is not None and found > symbol.high):
         raise RunError(f"the size {found} is out of the range {symbol.declaration}")
@@ -226,7 +230,7 @@ def _size(frame: Frame, op: SizeOp) -> tuple[Datum, ...]:
     return (frame.tensor(op.number),)
 
 
-def _tensor(frame: Frame, op: TensorOp) -> tuple[Datum, ...]:
+def _tensor(frame: InterpreterFrame, op: TensorOp) -> tuple[Datum, ...]:
     for relation in relations_of_sizes(op):
         left, right = (size_value(side, frame.sizes) for side in (relation.left, relation.right))
         if not relation.holds(left, right):
@@ -250,7 +254,7 @@ def _tensor(frame: Frame, op: TensorOp) -> tuple[Datum, ...]:
     return tuple([_cast(item, frame.dtype).contiguous() for item in _flatten(result)])
 
 
-def _argument(frame: Frame, is_tensor: bool, argument: Argument) -> Any:
+def _argument(frame: InterpreterFrame, is_tensor: bool, argument: Argument) -> Any:
     match argument:
         case Value():
             return frame.tensor(argument) if is_tensor else frame.number(argument)
@@ -272,43 +276,43 @@ def _flatten(result: Any) -> list[torch.Tensor]:
     return [leaf for item in result for leaf in _flatten(item)]
 
 
-def _list_new(frame: Frame, op: ListNewOp) -> tuple[Datum, ...]:
+def _list_new(frame: InterpreterFrame, op: ListNewOp) -> tuple[Datum, ...]:
     return ([frame.tensor(item) for item in op.items],)
 
 
-def _list_push(frame: Frame, op: ListPushOp) -> tuple[Datum, ...]:
+def _list_push(frame: InterpreterFrame, op: ListPushOp) -> tuple[Datum, ...]:
     return ([*frame.items(op.list), frame.tensor(op.item)],)
 
 
-def _list_extend(frame: Frame, op: ListExtendOp) -> tuple[Datum, ...]:
+def _list_extend(frame: InterpreterFrame, op: ListExtendOp) -> tuple[Datum, ...]:
     return ([*frame.items(op.list), *frame.tensor(op.rows).unbind()],)
 
 
-def _list_get(frame: Frame, op: ListGetOp) -> tuple[Datum, ...]:
+def _list_get(frame: InterpreterFrame, op: ListGetOp) -> tuple[Datum, ...]:
     items, index = frame.items(op.list), frame.number(op.index)
     _check_index(index, len(items), "list index out of range")
     return (items[index],)
 
 
-def _list_set(frame: Frame, op: ListSetOp) -> tuple[Datum, ...]:
+def _list_set(frame: InterpreterFrame, op: ListSetOp) -> tuple[Datum, ...]:
     items, index = list(frame.items(op.list)), frame.number(op.index)
     _check_index(index, len(items), "list assignment index out of range")
     items[index] = frame.tensor(op.item)
     return (items,)
 
 
-def _list_pop(frame: Frame, op: ListPopOp) -> tuple[Datum, ...]:
+def _list_pop(frame: InterpreterFrame, op: ListPopOp) -> tuple[Datum, ...]:
     items = frame.items(op.list)
     if not items:
         raise run_error(IndexError, "pop from empty list")
     return (items[:-1], items[-1])
 
 
-def _list_length(frame: Frame, op: ListLengthOp) -> tuple[Datum, ...]:
+def _list_length(frame: InterpreterFrame, op: ListLengthOp) -> tuple[Datum, ...]:
     return (torch.tensor(len(frame.items(op.list)), dtype=torch.int64),)
 
 
-def _list_stack(frame: Frame, op: ListStackOp) -> tuple[Datum, ...]:
+def _list_stack(frame: InterpreterFrame, op: ListStackOp) -> tuple[Datum, ...]:
     items = frame.items(op.list)
     element, leading = op.list.list.element, op.result.tensor.shape[0]
     params = symbols_of_types(value.type for value in frame.function.params)
@@ -330,18 +334,18 @@ def _check_index(index: int, length: int, message: str) -> None:
         raise run_error(IndexError, message)
 
 
-def _check(frame: Frame, op: CheckOp) -> tuple[Datum, ...]:
+def _check(frame: InterpreterFrame, op: CheckOp) -> tuple[Datum, ...]:
     if not frame.number(op.condition):
         detail = None if op.detail is None else frame.number(op.detail)
         raise op.failure.exception(op.location, detail)
     return ()
 
 
-def _if(frame: Frame, op: IfOp) -> tuple[Datum, ...]:
+def _if(frame: InterpreterFrame, op: IfOp) -> tuple[Datum, ...]:
     return _run_block(frame, op.then if frame.number(op.condition) else op.orelse)
 
 
-def _while(frame: Frame, op: WhileOp) -> tuple[Datum, ...]:
+def _while(frame: InterpreterFrame, op: WhileOp) -> tuple[Datum, ...]:
     carried = frame.all(op.inits)
     while _is_true(_run_block(frame, op.condition, carried)):
         frame.deadline.check()
@@ -355,7 +359,7 @@ def _is_true(flags: tuple[Datum, ...]) -> bool:
     return bool(flag.item())
 
 
-def _for(frame: Frame, op: ForOp) -> tuple[Datum, ...]:
+def _for(frame: InterpreterFrame, op: ForOp) -> tuple[Datum, ...]:
     start, stop = (
         frame.number(item) if isinstance(item, Value) else size_value(item, frame.sizes)
         for item in (op.start, op.stop)
@@ -367,14 +371,16 @@ def _for(frame: Frame, op: ForOp) -> tuple[Datum, ...]:
     return carried
 
 
-def _call(frame: Frame, op: CallOp) -> tuple[Datum, ...]:
+def _call(frame: InterpreterFrame, op: CallOp) -> tuple[Datum, ...]:
     if frame.calls_left == 0:
         raise RunError(
             f"recursion is deeper than allowed at @{op.function}",
             remedy="check that the recursion ends, or allow a greater depth",
         )
     function = frame.program.functions[op.function]
-    inner = Frame(frame.program, function, frame.dtype, frame.calls_left - 1, frame.deadline)
+    inner = InterpreterFrame(
+        frame.program, function, frame.dtype, frame.calls_left - 1, frame.deadline
+    )
     return _activate(inner, frame.all(op.arguments))
 
 
@@ -382,7 +388,7 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
 
 
-EVALUATE: dict[type[Op], Callable[[Frame, Any], tuple[Datum, ...]]] = {
+EVALUATE: dict[type[Op], Callable[[InterpreterFrame, Any], tuple[Datum, ...]]] = {
     ConstantOp: _constant,
     LiteralOp: _literal,
     SizeOp: _size,

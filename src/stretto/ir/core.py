@@ -18,7 +18,7 @@ import torch
 
 from stretto.errors import SourceLocation
 from stretto.ir.sizes import Size
-from stretto.ir.types import ListType, TensorType, Type
+from stretto.ir.types import TensorListType, TensorType, Type
 from stretto.remarks import Remarks
 
 
@@ -39,9 +39,9 @@ class Value:
         return self.type
 
     @property
-    def list(self) -> ListType:
-        """Return the type as a ListType; raise TypeError if it is not one."""
-        if not isinstance(self.type, ListType):
+    def list(self) -> TensorListType:
+        """Return the type as a TensorListType; raise TypeError if it is not one."""
+        if not isinstance(self.type, TensorListType):
             raise TypeError(f"expected a list, found {self.type}")
         return self.type
 

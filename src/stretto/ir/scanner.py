@@ -11,7 +11,7 @@ from stretto.ir.core import Function, Value
 from stretto.ir.rewrite import defined_values
 from stretto.ir.size_bounds import at_most, maximum, minimum, with_maximum_outside
 from stretto.ir.sizes import Size, Symbol
-from stretto.ir.types import Dim, DType, ListType, TensorType, Type
+from stretto.ir.types import Dim, DType, TensorListType, TensorType, Type
 from stretto.reader import Reader
 from stretto.text import caret
 
@@ -69,7 +69,7 @@ PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _TYPES: dict[str, DType] = {item.value: item for item in DType}
 
 
-class Names:
+class PrintedNames:
     """The printed name of each value of a function. blocks: True if nested blocks are printed."""
 
     def __init__(self, function: Function, *, blocks: bool = True) -> None:
@@ -163,7 +163,7 @@ class ProgramReader(Reader):
             if not isinstance(element, TensorType):
                 self.fail("a list holds tensors")
             self.expect(">")
-            return ListType(element)
+            return TensorListType(element)
         if word not in _TYPES:
             self.fail(f"`{word}` is not a type")
         return TensorType(_TYPES[word], self._dims())

@@ -13,7 +13,7 @@ from stretto.ir.ops import Argument, ForOp, ListStackOp, SizeOp, TensorOp, While
 from stretto.ir.rewrite import defined_values
 from stretto.ir.size_bounds import substitute_symbols
 from stretto.ir.sizes import Size, Symbol
-from stretto.ir.types import Dim, ListType, TensorType, Type
+from stretto.ir.types import Dim, TensorListType, TensorType, Type
 
 Renaming = dict[Size, Dim]
 """The size on the other side for each size (above all each symbol) of one side."""
@@ -50,10 +50,10 @@ def rename_type(type: Type, renaming: Renaming) -> Type:
     """Return the type with its sizes renamed, also inside formulas."""
     if not renaming:
         return type
-    if isinstance(type, ListType):
+    if isinstance(type, TensorListType):
         element = rename_type(type.element, renaming)
         assert isinstance(element, TensorType)
-        return ListType(element)
+        return TensorListType(element)
     return TensorType(type.dtype, tuple(rename_dim(dim, renaming) for dim in type.shape))
 
 
@@ -82,7 +82,7 @@ def rename_symbols(block: Block, renaming: Renaming) -> None:
 
 def dims_of(type: Type) -> tuple[Dim, ...]:
     """Return the dims of a tensor type, or of a list's items."""
-    return type.element.shape if isinstance(type, ListType) else type.shape
+    return type.element.shape if isinstance(type, TensorListType) else type.shape
 
 
 def symbols_of_types(types: Iterable[Type]) -> set[Symbol]:
@@ -140,10 +140,10 @@ def symbols_of_argument(argument: Argument) -> Iterator[Symbol]:
 
 
 def _match_type(pattern: Type, actual: Type, renaming: Renaming) -> bool:
-    if isinstance(pattern, ListType) or isinstance(actual, ListType):
+    if isinstance(pattern, TensorListType) or isinstance(actual, TensorListType):
         return (
-            isinstance(pattern, ListType)
-            and isinstance(actual, ListType)
+            isinstance(pattern, TensorListType)
+            and isinstance(actual, TensorListType)
             and _match_type(pattern.element, actual.element, renaming)
         )
     return (

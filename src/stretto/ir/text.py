@@ -35,7 +35,7 @@ from stretto.ir.ops import (
     TensorOp,
     WhileOp,
 )
-from stretto.ir.scanner import PLAIN_NAME, Names, ProgramReader
+from stretto.ir.scanner import PLAIN_NAME, PrintedNames, ProgramReader
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import symbols_of_block
 from stretto.ir.types import INDEX, Type
@@ -53,7 +53,7 @@ _RESERVED = frozenset({*_WORDS, "inf", "nan"})
 
 
 # ---- names, strings and numbers --------------------------------------------------------------
-VALUE: Syntax[Value] = Syntax(Names.__getitem__, ProgramReader.use)
+VALUE: Syntax[Value] = Syntax(PrintedNames.__getitem__, ProgramReader.use)
 TYPE: Syntax[Type] = Syntax(lambda _, type: str(type), ProgramReader.type)
 record = Language({Value: VALUE}).record
 
@@ -68,7 +68,7 @@ def _integer(what: str) -> Syntax[int]:
     return Syntax(lambda _, value: str(value), lambda given: int(given.next("number", what)))
 
 
-def _show_function_name(_: Names, name: str) -> str:
+def _show_function_name(_: PrintedNames, name: str) -> str:
     return f"@{name}" if PLAIN_NAME.fullmatch(name) else f"@{json.dumps(name)}"
 
 
@@ -81,7 +81,7 @@ FUNCTION_NAME = Syntax(_show_function_name, _read_function_name)
 
 
 # ---- arguments -------------------------------------------------------------------------------
-def _show_argument(names: Names, argument: Argument) -> str:
+def _show_argument(names: PrintedNames, argument: Argument) -> str:
     match argument:
         case Value():
             return names[argument]
@@ -164,7 +164,7 @@ def _plain(make: type[Op]) -> Syntax[Op]:
     return Syntax(lambda names, op: op.name + operands.show(names, op.operands), read)
 
 
-def _show_tensor(names: Names, op: TensorOp) -> str:
+def _show_tensor(names: PrintedNames, op: TensorOp) -> str:
     args = [_show_argument(names, item) for item in op.args]
     args += [f"{key}={_show_argument(names, item)}" for key, item in op.kwargs]
     return f"{op.target}({', '.join(args)})"
@@ -189,7 +189,7 @@ def _keyword(given: ProgramReader) -> str | None:
 
 
 # ---- blocks ----------------------------------------------------------------------------------
-def _show_block(names: Names, block: Block, last: str = "yield") -> str:
+def _show_block(names: PrintedNames, block: Block, last: str = "yield") -> str:
     if not names.blocks:
         return "{ ... }"
     ops = (OP.show(names, op) for op in block.ops)
@@ -234,7 +234,7 @@ def _param(value: Value, usual: Type | None) -> _Param:
     return value, None if value.type == usual else value.type
 
 
-def _show_param(names: Names, param: _Param) -> str:
+def _show_param(names: PrintedNames, param: _Param) -> str:
     value, type = param
     return names[value] if type is None else f"{names[value]}: {type}"
 
@@ -268,7 +268,7 @@ def _index(op: ForOp) -> tuple[Value, ...]:
     return op.body.params[:1]  # empty only in an invalid Program, which errors must still print
 
 
-def _show_index(names: Names, index: tuple[Value, ...]) -> str:
+def _show_index(names: PrintedNames, index: tuple[Value, ...]) -> str:
     return "".join(f" {_show_param(names, _param(value, INDEX))}" for value in index)
 
 
@@ -341,7 +341,7 @@ OPS: dict[type[Op], Syntax[Any]] = {
 _BY_WORD = {kind.name: syntax for kind, syntax in OPS.items() if kind is not TensorOp}
 
 
-def _show_op(names: Names, op: Op) -> str:
+def _show_op(names: PrintedNames, op: Op) -> str:
     kind = type(op)
     text = (OPS[kind] if kind in OPS else _plain(kind)).show(names, op)
     if not op.results:
@@ -431,12 +431,12 @@ def print_program(program: Program) -> str:
 
 def print_function(function: Function) -> str:
     """Return the text of one function."""
-    return indented(FUNCTION.show(Names(function), function))
+    return indented(FUNCTION.show(PrintedNames(function), function))
 
 
 def print_op(op: Op, function: Function) -> str:
     """Return the text of one op with its names in `function`; its blocks are shown as `{ ... }`."""
-    return OP.show(Names(function, blocks=False), op)
+    return OP.show(PrintedNames(function, blocks=False), op)
 
 
 def parse_program(text: str, constants: Mapping[str, torch.Tensor] | None = None) -> Program:

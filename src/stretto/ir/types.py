@@ -114,7 +114,7 @@ class TensorType:
 
 
 @dataclass(frozen=True, slots=True)
-class ListType:
+class TensorListType:
     """A list of tensors of one type, which grows by `list.push`; its length is dynamic."""
 
     element: TensorType
@@ -123,7 +123,7 @@ class ListType:
         return f"list<{self.element}>"
 
 
-Type = TensorType | ListType
+Type = TensorType | TensorListType
 
 INDEX = TensorType(DType.I64)
 """The type of loop indices, list lengths and positions."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.errors import VerifyError
-from stretto.ir.calls import called_from, callees, outside_parallel
+from stretto.ir.call_graph import called_from, callees, outside_parallel
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.ops import (
     CallOp,
@@ -44,7 +44,7 @@ from stretto.ir.symbols import (
     symbols_of_types,
 )
 from stretto.ir.text import print_op
-from stretto.ir.types import FLAG, INDEX, DType, ListType, TensorType, Type
+from stretto.ir.types import FLAG, INDEX, DType, TensorListType, TensorType, Type
 
 Rule = Callable[[Program, Any], str | None]
 """Returns why the op breaks the rule, or None if it does not. Each takes ops of its own class."""
@@ -171,7 +171,7 @@ def size_symbol(_: Program, op: SizeOp) -> str | None:
 
 
 def new_types(_: Program, op: ListNewOp) -> str | None:
-    if len(op.results) != 1 or not isinstance(op.result.type, ListType):
+    if len(op.results) != 1 or not isinstance(op.result.type, TensorListType):
         return "the result is not one list"
     return _expect("the items", _types(op.items), (op.result.type.element,) * len(op.items))
 
@@ -369,7 +369,9 @@ def call_results(program: Program, op: CallOp) -> str | None:
 
 
 def _list(value: Value) -> str | None:
-    return None if isinstance(value.type, ListType) else f"expected a list, found {value.type}"
+    return (
+        None if isinstance(value.type, TensorListType) else f"expected a list, found {value.type}"
+    )
 
 
 def _item(list: Value, item: Value) -> str | None:

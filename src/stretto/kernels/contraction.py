@@ -11,8 +11,8 @@ from math import gcd
 from stretto.device.expr import (
     Access,
     Apply,
+    ComputedPosition,
     Const,
-    Dynamic,
     Expr,
     Extent,
     Index,
@@ -38,7 +38,7 @@ from stretto.kernels.groups import divisible
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class MatrixProduct:
     """out[batch, rows, columns] = sum over the reduced dims of left * right; dims by number.
 
     `rows` are the dims that only the left factor depends on, `columns` only the right one,
@@ -71,14 +71,14 @@ def factors(operator: Operator) -> tuple[Expr, Expr] | None:
     return (value.args[0], value.args[1]) if value.function == "mul" else None
 
 
-def product_of(operator: Operator) -> Product | None:
+def product_of(operator: Operator) -> MatrixProduct | None:
     """Return the product that an operator computes, or None. Its factors may be any expressions:
     conversions, images read under a condition."""
     pair = factors(operator)
     if pair is None or operator.accumulate or not divisible(operator):
         return None
     dims = [n for n, extent in enumerate(operator.dims) if extent != 1]
-    uses = [Uses.of(factor) for factor in pair]
+    uses = [VariableUses.of(factor) for factor in pair]
     contiguous = [n for n in dims if operator.out.offset.coefficient(Var(n)) == 1]
     turned = bool(contiguous) and contiguous[-1] in uses[0].direct
     left, right = uses[::-1] if turned else uses
@@ -89,11 +89,13 @@ def product_of(operator: Operator) -> Product | None:
     pieces = [(n, right.pieces[n]) for n in rows if n in right.pieces]
     pieces += [(n, left.pieces[n]) for n in columns if n in left.pieces]
     batch, free = roles.get((True, True), []), roles.get((False, False), [])
-    return Product(turned, tuple(batch), tuple(rows), tuple(columns), tuple(free), tuple(pieces))
+    return MatrixProduct(
+        turned, tuple(batch), tuple(rows), tuple(columns), tuple(free), tuple(pieces)
+    )
 
 
 @dataclass(slots=True)
-class Uses:
+class VariableUses:
     """The variables that an expression depends on, directly or (`pieces[n]` = size) by Var(n) //
     size."""
 
@@ -101,8 +103,8 @@ class Uses:
     pieces: dict[int, int] = field(default_factory=dict[int, int])
 
     @staticmethod
-    def of(expr: Expr) -> Uses:
-        uses = Uses()
+    def of(expr: Expr) -> VariableUses:
+        uses = VariableUses()
         uses.visit(expr)
         return uses
 
@@ -124,7 +126,7 @@ class Uses:
             match atom:
                 case Quotient(Index(((Var(number), 1),), 0), int(size)):
                     self.pieces[number] = gcd(self.pieces.get(number, 0), size)
-                case Dynamic(value):
+                case ComputedPosition(value):
                     self.visit(value)
                 case _:
                     self.direct |= Index.of(atom).vars()
@@ -151,7 +153,7 @@ class Contraction:
     strides may be known only at the call.
     """
 
-    product: Product
+    product: MatrixProduct
     column: int
     rows: tuple[int, ...]
     depth: int | Size

@@ -49,7 +49,7 @@ from stretto.remarks import Remarks
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class TileRange:
     """The values offset .. offset + extent, tied to the tile of consumer dim `dim` unless that is
     None."""
 
@@ -62,7 +62,7 @@ MOST_SLICES = 16
 """Most slices of one dim that a task computes one by one. Two decisions next to 256 values of a
 state would be 129 slices, each a product of two columns."""
 
-Assignment = tuple[Range, ...]
+Assignment = tuple[TileRange, ...]
 """The range that the consumer's tile needs of each grid dim of a producer's group."""
 
 
@@ -140,7 +140,7 @@ def _assign(
     wanted = producer_positions(producer, load.access)
     if wanted is None:
         return None
-    ranges: list[Range | None] = [None] * len(group.grid)
+    ranges: list[TileRange | None] = [None] * len(group.grid)
     for span, position in zip(box, wanted, strict=True):
         found = _range_of(position, consumer)
         if span.grid is None:
@@ -148,8 +148,8 @@ def _assign(
                 return None
             continue
         if found is None:
-            found = Range(None, span.offset, group.grid[span.grid])
-        shifted = Range(found.dim, found.offset - span.offset, found.extent)
+            found = TileRange(None, span.offset, group.grid[span.grid])
+        shifted = TileRange(found.dim, found.offset - span.offset, found.extent)
         if ranges[span.grid] not in (None, shifted):
             return None
         ranges[span.grid] = shifted
@@ -161,7 +161,7 @@ def _assign(
     return tuple(r for r in ranges if r is not None)
 
 
-def _within(found: Range, extent: Extent) -> bool:
+def _within(found: TileRange, extent: Extent) -> bool:
     if isinstance(found.extent, int) and isinstance(extent, int):
         return found.offset >= 0 and found.offset + found.extent <= extent
     return found.extent == extent and found.offset == 0
@@ -191,28 +191,28 @@ def _complete(group: Group, assignments: list[Assignment]) -> list[Assignment]:
             or any(a[place].offset % size for a in assignments)
         ):
             return assignments
-        ranges = [Range(first[place].dim, offset, size) for offset in range(0, extent, size)]
+        ranges = [TileRange(first[place].dim, offset, size) for offset in range(0, extent, size)]
         return [(*first[:place], r, *first[place + 1 :]) for r in ranges]
     return assignments
 
 
-def _inside(found: Range | None, span: Span) -> bool:
+def _inside(found: TileRange | None, span: Span) -> bool:
     if found is None:
         return span.offset == 0
-    return _within(Range(found.dim, found.offset - span.offset, found.extent), span.extent)
+    return _within(TileRange(found.dim, found.offset - span.offset, found.extent), span.extent)
 
 
-def _range_of(index: Index, consumer: Operator) -> Range | None:
+def _range_of(index: Index, consumer: Operator) -> TileRange | None:
     """Return a constant, or one variable plus a constant, as a range; None (the whole dim)
     otherwise."""
     if index.is_const:
-        return Range(None, index.const, 1)
+        return TileRange(None, index.const, 1)
     if len(index.terms) == 1:
         atom, factor = index.terms[0]
         if isinstance(atom, Var) and factor == 1:
             if atom.number < len(consumer.dims):
-                return Range(atom.number, index.const, consumer.dims[atom.number])
-            return Range(None, index.const, consumer.reduce[atom.number - len(consumer.dims)])
+                return TileRange(atom.number, index.const, consumer.dims[atom.number])
+            return TileRange(None, index.const, consumer.reduce[atom.number - len(consumer.dims)])
     return None
 
 
@@ -290,7 +290,9 @@ def _kept_dims(needed: list[set[Assignment]], operator: Operator) -> list[int]:
 
 
 def _fix(assignment: Assignment, kept: list[int]) -> Assignment:
-    return tuple(Range(r.dim if r.dim in kept else None, r.offset, r.extent) for r in assignment)
+    return tuple(
+        TileRange(r.dim if r.dim in kept else None, r.offset, r.extent) for r in assignment
+    )
 
 
 def _covers(group: Group, assignments: list[Assignment], consumer: Operator) -> bool:

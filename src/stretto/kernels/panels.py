@@ -143,7 +143,7 @@ class Stacked:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ConstantLayout:
     """The position of an operator's access in a constant: `start` within the member selected by
     `stack`."""
 
@@ -151,14 +151,14 @@ class Layout:
     stack: tuple[Stacked, ...]
 
 
-def constant_layout(operator: Operator, access: Access) -> Layout | None:
+def constant_layout(operator: Operator, access: Access) -> ConstantLayout | None:
     """Return how an operator reads a constant; None if it is not a constant that can be packed."""
     if access.buffer.kind != "constant":
         return None
     return layout_of(access, (*operator.dims, *operator.reduce))
 
 
-def layout_of(access: Access, dims: tuple[Extent, ...]) -> Layout | None:
+def layout_of(access: Access, dims: tuple[Extent, ...]) -> ConstantLayout | None:
     """Separate an index of a constant into the parts of registers and of variables with extents
     `dims`.
 
@@ -186,7 +186,7 @@ def layout_of(access: Access, dims: tuple[Extent, ...]) -> Layout | None:
         count = (size - 1 - rest - reach[1]) // width + 1
         choice = Index(tuple((atom, c // width) for atom, c in chosen), member)
         stack.append(Stacked(count, width * step, choice))
-    return Layout(start, tuple(stack))
+    return ConstantLayout(start, tuple(stack))
 
 
 def _reach(index: Index, dims: tuple[Extent, ...]) -> tuple[int, int] | None:

@@ -212,7 +212,7 @@ Open = Callable[[Items, Selector], OpenBody]
 
 
 @dataclass(frozen=True, slots=True)
-class Ranges:
+class SizeBranches:
     """Opens the kernels of a tree, with branches on sizes where these pay."""
 
     selector: RangedSelector

@@ -27,10 +27,10 @@ from stretto.ir.ops import CallOp
 from stretto.ir.size_bounds import substitute_symbols
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import Renaming, match_types, symbols_of_types
-from stretto.ir.types import INDEX, DType, ListType, TensorType, Type
-from stretto.lowering.function import ListView, Lowering, base_register
+from stretto.ir.types import INDEX, DType, TensorListType, TensorType, Type
 from stretto.lowering.lazy import Lazy, cast, contiguous_base, stored, whole_buffer
-from stretto.lowering.lists.ops import copied, copy_items, list_values, new_list_buffer
+from stretto.lowering.lists.list_ops import copied, copy_items, list_values, new_list_buffer
+from stretto.lowering.lower_function import ListView, Lowering, base_register
 from stretto.lowering.row_results import NO_ROW, row_or_memory
 from stretto.lowering.targets import ListTarget, bind, is_register
 
@@ -44,7 +44,7 @@ def passed(low: Lowering, function: str, role: str, number: int, kind: Type) -> 
     """Return how parameter or result `number` of a function is passed: a tensor by address, a
     number in a register, a list in its slot with its length in a register."""
     memory, register = (f"{function}.{name}{number}" for name in _NAMES[role])
-    if isinstance(kind, ListType):
+    if isinstance(kind, TensorListType):
         return ListTarget(low.slots.buffers[function, role, number], Reg(register, INDEX.dtype))
     if is_register(kind):
         return Reg(register, kind.dtype)
@@ -210,7 +210,7 @@ def _list_arguments(low: Lowering, op: CallOp) -> list[tuple[Value, Buffer]]:
     return [
         (value, low.slots.buffers[op.function, "param", number])
         for number, value in enumerate(op.arguments)
-        if isinstance(value.type, ListType)
+        if isinstance(value.type, TensorListType)
     ]
 
 

@@ -7,12 +7,12 @@ from math import inf
 import torch
 
 from stretto.device.expr import Apply, Const, Expr, Extent, Index, Load, Position
-from stretto.device.functions import FUNCTIONS, Result, wrapped
+from stretto.device.functions import FUNCTIONS, ResultDtype, wrapped
 from stretto.device.operator import POSITIONS, Combine, Operator
 from stretto.ir.core import Value
 from stretto.ir.types import DType
-from stretto.lowering.function import Lowering
 from stretto.lowering.lazy import Lazy, cast, permute, placed, reshape, stored, variables
+from stretto.lowering.lower_function import Lowering
 
 
 def emit(
@@ -121,9 +121,9 @@ def apply(function: str, *args: Expr) -> Expr:
     if folded is not None:
         return folded
     match FUNCTIONS[function].result:
-        case Result.TEST | Result.LOGICAL:
+        case ResultDtype.TEST | ResultDtype.LOGICAL:
             dtype = DType.BOOL
-        case Result.ARMS:
+        case ResultDtype.ARMS:
             dtype = args[1].dtype
         case _:
             dtype = args[0].dtype

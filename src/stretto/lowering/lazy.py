@@ -15,8 +15,8 @@ from stretto.device.expr import (
     Access,
     Apply,
     Buffer,
+    ComputedPosition,
     Const,
-    Dynamic,
     Expr,
     Extent,
     Index,
@@ -300,7 +300,7 @@ def regrouped_by_value(lazy: Lazy, shape: tuple[Extent, ...]) -> Lazy:
     for place in reversed(range(first, len(old) - last)):
         size = _integer(old[place])
         rest = linear if place == first else _calculated("remainder", linear, size)
-        middle.append(Index.of(Dynamic(rest)))
+        middle.append(Index.of(ComputedPosition(rest)))
         linear = _calculated("floordiv", linear, size)
     ends = [Index.of(Var(place)) for place in range(len(new))]
     indices = (*ends[:first], *reversed(middle), *ends[len(new) - last :])

@@ -1,7 +1,8 @@
-"""The registry of lowering rules, and `Call`, the op that a rule lowers.
+"""The registry of lowering rules, and `TensorOpCall`, the op that a rule lowers.
 
-A rule is a function of a `Call`, registered for one or more targets. It returns a lazy tensor
-per result. It declines by raising `Decline` or returning None; then the op becomes a library call.
+A rule is a function of a `TensorOpCall`, registered for one or more targets. It returns a lazy
+tensor per result. It declines by raising `Decline` or returning None; then the op becomes a library
+call.
 What it has emitted before that remains, such as operands that it has stored, so it must not have
 written to memory that existed before.
 """
@@ -21,8 +22,8 @@ from stretto.ir.core import Value
 from stretto.ir.ops import Argument, TensorOp
 from stretto.ir.sizes import Size
 from stretto.ir.types import DType
-from stretto.lowering.function import Lowering
 from stretto.lowering.lazy import Lazy
+from stretto.lowering.lower_function import Lowering
 from stretto.ops.arguments import arguments
 from stretto.ops.infer import parameters
 from stretto.ops.table import load_families
@@ -38,7 +39,7 @@ class Decline(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TensorOpCall:
     """A tensor op to lower: its arguments by their names in the schema, defaults filled in."""
 
     low: Lowering
@@ -188,7 +189,7 @@ def sized_dims(dims: tuple[Extent, ...]) -> tuple[int | Size, ...]:
     return found
 
 
-Body = Callable[[Call], Lazy | tuple[Lazy, ...] | None]
+Body = Callable[[TensorOpCall], Lazy | tuple[Lazy, ...] | None]
 
 
 AnyBody = TypeVar("AnyBody", bound=Body)
@@ -226,7 +227,7 @@ def _adapt(body: Body) -> Rule:
     def run(low: Lowering, op: TensorOp) -> tuple[Lazy, ...] | None:
         before = len(low.items), len(low.locals), len(low.externals.buffers)
         try:
-            results = body(Call(low, op, arguments(op.target, op.args, op.kwargs)))
+            results = body(TensorOpCall(low, op, arguments(op.target, op.args, op.kwargs)))
         except Decline:
             results = None
         if results is None:

@@ -9,10 +9,10 @@ from stretto.device.expr import Buffer, Const, Expr, Index, Position, Reg, expr_
 from stretto.device.tree import Let
 from stretto.errors import CodegenError
 from stretto.ir.core import Block, Program, Value
-from stretto.ir.types import DType, ListType, TensorType
-from stretto.lowering.function import ListView, Lowering
+from stretto.ir.types import DType, TensorListType, TensorType
 from stretto.lowering.lazy import Lazy, cast, register_value, stored, whole_buffer
-from stretto.lowering.lists.ops import copied, copy_items, new_list_buffer, others_need
+from stretto.lowering.lists.list_ops import copied, copy_items, new_list_buffer, others_need
+from stretto.lowering.lower_function import ListView, Lowering
 from stretto.lowering.row_results import NO_ROW, RowTarget, row_of
 
 
@@ -34,7 +34,7 @@ class LateTarget:
 Target = Buffer | Reg | ListTarget | LateTarget | RowTarget
 
 
-def is_register(kind: TensorType | ListType) -> bool:
+def is_register(kind: TensorType | TensorListType) -> bool:
     """True for integers and flags without dims, which are held in registers."""
     return isinstance(kind, TensorType) and kind.is_scalar and not kind.dtype.is_float
 
@@ -181,7 +181,7 @@ def bind_all(low: Lowering, values: tuple[Value, ...], targets: Sequence[Target]
 
 
 @dataclass(frozen=True, slots=True)
-class Updates:
+class InputUpdates:
     """Inputs that a program changes in place.
 
     pairs: a parameter of main, and the result that shares its memory. Callers must go on with
@@ -199,10 +199,10 @@ class Updates:
     repeatable: bool = False
 
 
-NO_UPDATES = Updates()
+NO_UPDATES = InputUpdates()
 
 
-def check_updates(program: Program, updates: Updates) -> None:
+def check_updates(program: Program, updates: InputUpdates) -> None:
     """Raise CodegenError if a result cannot share the memory of a parameter."""
     params, results = program.main.params, program.main.body.yields
     for numbers in zip(*updates.pairs, strict=True):

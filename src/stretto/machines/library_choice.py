@@ -22,15 +22,15 @@ from stretto.device.operator import Combine, Kernel, LibraryCall, operator_name,
 from stretto.device.program import DeviceProgram
 from stretto.errors import CodegenError, ScheduleError
 from stretto.ir.ops import TensorOp
-from stretto.lowering.library import is_left
-from stretto.lowering.program import lower
-from stretto.machines.machine import BuildStage, LibraryChoice, Product, Stages
+from stretto.lowering.library_calls import is_left
+from stretto.lowering.lower_program import lower
+from stretto.machines.machine import BuildStage, LibraryChoice, ProductSummary, Stages
 from stretto.machines.stages import LOWER, SCHEDULE, SELECT, VERIFY
 from stretto.ops.properties import properties
 from stretto.remarks import Remarks
 from stretto.schedule.plan_cost import alone_seconds
 from stretto.simulator.devices import Device, device_for
-from stretto.simulator.graph_run import Profiler
+from stretto.simulator.graph_run import NodeProfiler
 from stretto.simulator.launches import LEAST_GAIN
 from stretto.simulator.library_kernels import library_estimate
 
@@ -87,13 +87,13 @@ def choose_library(stages: Stages, seconds: PlanSeconds) -> LibraryChoice:
     return LibraryChoice(products, tuple(tried), chosen[0])
 
 
-def _candidates(products: Sequence[Product]) -> Iterator[tuple[Product, ...]]:
+def _candidates(products: Sequence[ProductSummary]) -> Iterator[tuple[ProductSummary, ...]]:
     """Yield the sets of products that the library may compute (see the module docstring)."""
     gaining = sorted((p for p in products if p.gain > 0), key=lambda p: -p.gain)
     outer = tuple(product for product in gaining if not product.nested)
     if outer:
         yield outer
-    half: list[Product] = []
+    half: list[ProductSummary] = []
     for product in outer:
         half.append(product)
         if 2 * sum(p.gain for p in half) >= sum(p.gain for p in outer):
@@ -105,7 +105,7 @@ def _candidates(products: Sequence[Product]) -> Iterator[tuple[Product, ...]]:
 
 
 # ---- Estimates -------------------------------------------------------------------------------
-def _products(stages: Stages, own: DeviceProgram, device: Device) -> Iterator[Product]:
+def _products(stages: Stages, own: DeviceProgram, device: Device) -> Iterator[ProductSummary]:
     """Yield all products for which there is both a kernel of ours and one of the library."""
     places: dict[tuple[str, bool], list[TensorOp]] = defaultdict(list)
     for op, nested in _operators(stages):
@@ -120,7 +120,7 @@ def _products(stages: Stages, own: DeviceProgram, device: Device) -> Iterator[Pr
         if name in calls and name in seconds:
             estimate = library_estimate(calls[name], device, stages.machine.costs)
             taken = estimate.overhead + estimate.seconds(device)
-            yield Product(name, tuple(ops), nested, seconds[name], taken + gap)
+            yield ProductSummary(name, tuple(ops), nested, seconds[name], taken + gap)
 
 
 def _operators(stages: Stages) -> Iterator[tuple[TensorOp, bool]]:
@@ -156,7 +156,7 @@ def _own_seconds(program: DeviceProgram, stages: Stages, device: Device) -> dict
     """Return the seconds of each product by name: its kernel as a separate launch. If a kernel has
     several stages, the product gets its share of the kernel's arithmetic."""
     costs = stages.machine.costs
-    profiler = Profiler(program, device, costs)
+    profiler = NodeProfiler(program, device, costs)
     found: dict[str, float] = defaultdict(float)
     for kernel in program.kernels:
         if kernel.call is not None or not any(map(_is_sum, _combines(kernel))):
@@ -179,7 +179,7 @@ def _is_sum(combine: Combine) -> bool:
 
 
 # ---- Programs --------------------------------------------------------------------------------
-def _with_library(stages: Stages, candidate: Sequence[Product]) -> Stages | None:
+def _with_library(stages: Stages, candidate: Sequence[ProductSummary]) -> Stages | None:
     """Return the program scheduled and verified again, with library calls for some products; None
     if that fails."""
     left = frozenset(op for product in candidate for op in product.ops)

@@ -30,15 +30,15 @@ from stretto.dumps import Dumper
 from stretto.errors import BuildError
 from stretto.ir.core import Program
 from stretto.ir.ops import TensorOp
-from stretto.lowering.targets import NO_UPDATES, Updates
+from stretto.lowering.targets import NO_UPDATES, InputUpdates
 from stretto.options import Options
 from stretto.passes.manager import Pass
 from stretto.passes.pipeline import pipeline
 from stretto.progress import logged_stage as timed_stage
 from stretto.remarks import Remarks
+from stretto.runtime.call_sizes import Values
 from stretto.runtime.constants import CopiesAhead, Copy
 from stretto.runtime.results import Result
-from stretto.runtime.sizes import Values
 from stretto.schedule.scheduler import Report
 from stretto.simulator.work import Kept
 from stretto.text import TextSection, counted, seconds_text
@@ -47,7 +47,7 @@ from stretto.text import TextSection, counted, seconds_text
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class ProductSummary:
     """Products at one place of the user's program.
 
     name: of the place and the operator. nested: they are in a loop, a branch or a function. own,
@@ -76,9 +76,9 @@ class LibraryChoice:
     own kernels alone come first. taken: the products that the library computes.
     """
 
-    looked_at: tuple[Product, ...]
+    looked_at: tuple[ProductSummary, ...]
     tried: tuple[tuple[int, float], ...] = ()
-    taken: tuple[Product, ...] = ()
+    taken: tuple[ProductSummary, ...] = ()
     reason: str = ""
 
     def text(self) -> str:
@@ -199,7 +199,7 @@ class Stages:
     product: object = None
     copies: CopiesAhead | None = None
     executable: Executable | None = None
-    updates: Updates = NO_UPDATES
+    updates: InputUpdates = NO_UPDATES
     left: frozenset[TensorOp] | None = None
     library: LibraryChoice | None = None
 
@@ -237,7 +237,7 @@ class Stages:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedProgram:
     """A program as built by a machine: the content of a file, without the constants.
 
     facts: JSON. texts, binaries: by names that the machine chooses.
@@ -375,12 +375,14 @@ class Machine(ABC):
         target."""
         raise ValueError(f"the machine {self.name} compiles only for the device of this process")
 
-    def pack(self, stages: Stages) -> Packed | None:
+    def pack(self, stages: Stages) -> PackedProgram | None:
         """Pack a built program for a file that another process loads. Return None if this machine
         builds its programs where the file is loaded."""
         return None
 
-    def unpack(self, packed: Packed, constants: Mapping[int, torch.Tensor], stages: Stages) -> None:
+    def unpack(
+        self, packed: PackedProgram, constants: Mapping[int, torch.Tensor], stages: Stages
+    ) -> None:
         """Put the executable of a packed program into `stages`, without building it again.
         `constants`: the tensor of each slot of the program's interface.
 
@@ -398,7 +400,7 @@ class Machine(ABC):
         """Name of the machine whose packed programs it runs."""
         return self.name
 
-    def for_packed(self, packed: Packed) -> Machine:
+    def for_packed(self, packed: PackedProgram) -> Machine:
         """Return the machine with the costs that a packed program was built with."""
         return self
 

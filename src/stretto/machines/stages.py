@@ -17,8 +17,8 @@ from stretto.ir.ops import ConstantOp
 from stretto.ir.text import parse_program, print_program
 from stretto.ir.text import print_program as program_text
 from stretto.ir.verifier import verify as verify_program
-from stretto.lowering.function import LeftToTorch
-from stretto.lowering.program import lower
+from stretto.lowering.lower_function import LeftToTorch
+from stretto.lowering.lower_program import lower
 from stretto.machines.machine import BuildStage, Form, Stages, Supply
 from stretto.passes.manager import run_passes
 from stretto.schedule.policies import POLICIES

@@ -57,7 +57,7 @@ class Do:
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class CheckedCall:
     """A call whose result says if the run goes on. It is stored in `target`; without one the
     function returns if the result is false."""
 
@@ -66,22 +66,22 @@ class Guard:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """A Guard that blocks until other units have published."""
+class WaitCall:
+    """A CheckedCall that blocks until other units have published."""
 
     value: Term
     target: Term | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Signal:
+class SignalCall:
     """Publication of what the unit has done."""
 
     value: Term
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     """A call of a function of the program, possibly recursive; `results` are variables."""
 
     function: str
@@ -90,29 +90,29 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class If:
+class Branch:
     """A branch. note: a comment on it."""
 
     condition: Term
-    then: Block
-    orelse: Block = ()
+    then: Statements
+    orelse: Statements = ()
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class For:
+class CountedLoop:
     """A loop over numbers. `pragma`: a line before it that tells the compiler how to run it."""
 
     variable: Term
     first: Term
     last: Term
     step: Term = ONE
-    body: Block = ()
+    body: Statements = ()
     pragma: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class WhileLoop:
     """Repetition of: `head`; exit unless `condition`; `body`.
 
     flag: a variable that holds the condition, for a language that cannot leave a loop in its
@@ -120,8 +120,8 @@ class Loop:
     """
 
     condition: Term
-    head: Block = ()
-    body: Block = ()
+    head: Statements = ()
+    body: Statements = ()
     flag: Term | None = None
     guard: Term | None = None
 
@@ -134,7 +134,7 @@ class Section:
     0 is never.
     """
 
-    body: Block = ()
+    body: Statements = ()
     head: Term | None = None
     least: int = 0
 
@@ -155,22 +155,34 @@ class Raw:
 
 
 Statement = (
-    Assign | Store | Do | Guard | Wait | Signal | Call | If | For | Loop | Section | Return | Raw
+    Assign
+    | Store
+    | Do
+    | CheckedCall
+    | WaitCall
+    | SignalCall
+    | FunctionCall
+    | Branch
+    | CountedLoop
+    | WhileLoop
+    | Section
+    | Return
+    | Raw
 )
-Block = tuple[Statement, ...]
+Statements = tuple[Statement, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class FunctionDefinition:
     """`parameters` (as text where the language requires types) and `body`, which ends with its
     Return."""
 
     parameters: tuple[Term, ...]
-    body: Block
+    body: Statements
 
 
 @dataclass(slots=True)
-class Builder:
+class StatementBuilder:
     """Collector of statements; while a block is open, of those in the block."""
 
     statements: list[Statement] = field(default_factory=list[Statement])
@@ -191,13 +203,13 @@ class Builder:
             self.statements = outer
 
     @contextmanager
-    def within(self, around: If | For | Loop | Section) -> Generator[None]:
+    def within(self, around: Branch | CountedLoop | WhileLoop | Section) -> Generator[None]:
         """Add `around`, with the statements added in the block as its body."""
         with self.block() as body:
             yield
         made = tuple(body)
         self.add(
-            replace(around, then=made) if isinstance(around, If) else replace(around, body=made)
+            replace(around, then=made) if isinstance(around, Branch) else replace(around, body=made)
         )
 
 
@@ -228,7 +240,7 @@ def uses(statement: Statement) -> Iterator[str]:
         yield from term.names
 
 
-def assignments(block: Block) -> Counter[str]:
+def assignments(block: Statements) -> Counter[str]:
     """Return the number of statements in a block that assign each variable."""
     return Counter(name for statement in walk(block) for name in defines(statement))
 
@@ -244,39 +256,39 @@ def writes(statement: Statement) -> tuple[Buffer | None, ...]:
     match statement:
         case Store(buffer):
             return (buffer,)
-        case Do() | Raw() | Call():
+        case Do() | Raw() | FunctionCall():
             return (None,)
         case _:
             return ()
 
 
-def blocks(statement: Statement) -> tuple[Block, ...]:
+def blocks(statement: Statement) -> tuple[Statements, ...]:
     """Return the inner blocks of a statement, in order."""
     match statement:
-        case If(_, then, orelse):
+        case Branch(_, then, orelse):
             return then, orelse
-        case For(body=body) | Section(body=body):
+        case CountedLoop(body=body) | Section(body=body):
             return (body,)
-        case Loop(_, head, body):
+        case WhileLoop(_, head, body):
             return head, body
         case _:
             return ()
 
 
-def with_blocks(statement: Statement, change: Callable[[Block], Block]) -> Statement:
+def with_blocks(statement: Statement, change: Callable[[Statements], Statements]) -> Statement:
     """Return a statement with its inner blocks replaced by `change` of them, in order."""
     match statement:
-        case If(_, then, orelse):
+        case Branch(_, then, orelse):
             return replace(statement, then=change(then), orelse=change(orelse))
-        case For(body=body) | Section(body=body):
+        case CountedLoop(body=body) | Section(body=body):
             return replace(statement, body=change(body))
-        case Loop(_, head, body):
+        case WhileLoop(_, head, body):
             return replace(statement, head=change(head), body=change(body))
         case _:
             return statement
 
 
-def walk(block: Block) -> Iterator[Statement]:
+def walk(block: Statements) -> Iterator[Statement]:
     """Yield the statements of a block and of its inner blocks, in order."""
     for statement in block:
         yield statement
@@ -284,22 +296,22 @@ def walk(block: Block) -> Iterator[Statement]:
             yield from walk(inner)
 
 
-def mentioned(block: Block) -> dict[str, None]:
+def mentioned(block: Statements) -> dict[str, None]:
     """Return all variables, in the order of the text, as keys."""
     return dict.fromkeys(n for s in walk(block) for names in (defines(s), uses(s)) for n in names)
 
 
-def live(block: Block, after: frozenset[str]) -> frozenset[str]:
+def live(block: Statements, after: frozenset[str]) -> frozenset[str]:
     """Return the variables that are live before `block`, if those in `after` are live after it."""
     for statement in reversed(block):
         ends = zip(blocks(statement), live_inside(statement, after), strict=True)
         inner = [live(part, end) for part, end in ends]
         match statement:
-            case If() | Section():
+            case Branch() | Section():
                 after = frozenset[str]().union(*inner, uses(statement))
-            case For(variable):
+            case CountedLoop(variable):
                 after = (after | inner[0] - {*variable.names}).union(uses(statement))
-            case Loop(guard=guard):
+            case WhileLoop(guard=guard):
                 after = inner[0] - {*defines(statement)} | {*(guard.names if guard else ())}
             case _:
                 after = (after - {*defines(statement)}).union(uses(statement))
@@ -310,9 +322,9 @@ def live_inside(statement: Statement, after: frozenset[str]) -> tuple[frozenset[
     """Return the variables that are live at the end of each inner block of a statement, if those in
     `after` are live after it."""
     match statement:
-        case For(variable, body=body):
+        case CountedLoop(variable, body=body):
             return (after | live(body, after) - {*variable.names},)
-        case Loop(_, head, body, _, guard):
+        case WhileLoop(_, head, body, _, guard):
             tested = after.union(uses(statement))
             again = live(head, tested | live(body, tested)) | {*(guard.names if guard else ())}
             return tested | live(body, again), again
@@ -320,7 +332,7 @@ def live_inside(statement: Statement, after: frozenset[str]) -> tuple[frozenset[
             return tuple(after for _ in blocks(statement))
 
 
-def live_behind(block: Block, after: frozenset[str]) -> list[frozenset[str]]:
+def live_behind(block: Statements, after: frozenset[str]) -> list[frozenset[str]]:
     """Return the variables that are live after each statement of `block`."""
     behind: list[frozenset[str]] = []
     for statement in reversed(block):
@@ -339,7 +351,7 @@ def renamed(item: Renamed, names: Mapping[str, str]) -> Renamed:
         found = replace(item, names=tuple(names.get(name, name) for name in item.names))
     elif isinstance(item, tuple):
         found = tuple(renamed(part, names) for part in cast("tuple[Any, ...]", item))
-    elif isinstance(item, Function | Statement):
+    elif isinstance(item, FunctionDefinition | Statement):
         changed = {f.name: renamed(getattr(item, f.name), names) for f in fields(item)}
         found = replace(item, **changed)
     return found
@@ -348,7 +360,7 @@ def renamed(item: Renamed, names: Mapping[str, str]) -> Renamed:
 # ---- Output of statements as Python (for Triton) or as C++, without any decisions.
 
 
-def python_function(name: str, function: Function) -> str:
+def python_function(name: str, function: FunctionDefinition) -> str:
     """Return the definition of a function."""
     out = Writer("    ")
     out.write(f"def {name}({separated(function.parameters).text}):")
@@ -356,13 +368,13 @@ def python_function(name: str, function: Function) -> str:
     return out.text()
 
 
-def _python_block(block: Block, out: Writer) -> None:
+def _python_block(block: Statements, out: Writer) -> None:
     with out.indent():
         if not write_python(block, out):
             out.write("pass")
 
 
-def write_python(block: Block, out: Writer) -> bool:
+def write_python(block: Statements, out: Writer) -> bool:
     """Write statements; return True if there were any."""
     written = False
     for statement in block:
@@ -380,27 +392,27 @@ def _write_python(statement: Statement, out: Writer) -> None:
             out.write(f"{target.text} {operator} {value.text}" if target.names else value.text)
         case Store(_, target, value, mask):
             out.write(call("tl.store", target, value, mask=mask).text)
-        case Do(value) | Signal(value):
+        case Do(value) | SignalCall(value):
             out.write(value.text)
-        case Guard(value, Term() as target) | Wait(value, Term() as target):
+        case CheckedCall(value, Term() as target) | WaitCall(value, Term() as target):
             out.write(f"{target.text} = {value.text}")
-        case If(condition, then, orelse, note):
+        case Branch(condition, then, orelse, note):
             out.write(f"if {condition.text}:" + (f"  # {note}" if note else ""))
             _python_block(then, out)
             if orelse:
                 out.write("else:")
                 _python_block(orelse, out)
-        case For(variable, first, last, step, body):
+        case CountedLoop(variable, first, last, step, body):
             bounds = [first, last] if step.text == "1" else [first, last, step]
             out.write(f"for {variable.text} in {call('range', *bounds).text}:")
             _python_block(body, out)
-        case Loop(condition, _, body, None):
+        case WhileLoop(condition, _, body, None):
             out.write(f"while {condition.text}:")
             _python_block(body, out)
-        case Loop(condition, head, body, Term() as flag, Term() as guard):
+        case WhileLoop(condition, head, body, Term() as flag, Term() as guard):
             out.write(f"{flag.text} = {guard.text}")
             out.write(f"while {flag.text}:")
-            again = If(flag, (*body, Assign(flag, guard)))
+            again = Branch(flag, (*body, Assign(flag, guard)))
             _python_block((*head, Assign(flag, guard & condition), again), out)
         case Return(values):
             out.write(f"return {separated(values).text}".rstrip())
@@ -409,18 +421,18 @@ def _write_python(statement: Statement, out: Writer) -> None:
 
 
 # ---- C++ ---------------------------------------------------------------------------------------
-def cpp_signature(head: str, function: Function) -> str:
+def cpp_signature(head: str, function: FunctionDefinition) -> str:
     """Return the declaration of a function without its semicolon."""
     return f"{head}({separated(function.parameters).text})"
 
 
-def write_cpp_function(head: str, function: Function, out: Writer) -> None:
+def write_cpp_function(head: str, function: FunctionDefinition, out: Writer) -> None:
     """Write the definition of a function; `head` is the text before its parameters."""
     out.write(cpp_signature(head, function))
     _cpp_block(function.body, out)
 
 
-def _cpp_block(block: Block, out: Writer) -> None:
+def _cpp_block(block: Statements, out: Writer) -> None:
     with out.block():
         for statement in block:
             _write_cpp(statement, out)
@@ -434,29 +446,29 @@ def _write_cpp(statement: Statement, out: Writer) -> None:
             out.write(f"{kind} {target.text} {operator} {value.text};".lstrip())
         case Store(_, target, value, None):
             out.write(f"{target.text} = {value.text};")
-        case Do(value) | Signal(value):
+        case Do(value) | SignalCall(value):
             out.write(f"{value.text};")
-        case Guard(value) | Wait(value):
+        case CheckedCall(value) | WaitCall(value):
             out.write(f"if (!{value.text}) return false;")
-        case If(condition, (Return() as only,), ()):
+        case Branch(condition, (Return() as only,), ()):
             out.write(f"if ({condition.text}) {_cpp_return(only)}")
-        case If(condition, then, orelse):
+        case Branch(condition, then, orelse):
             out.write(f"if ({condition.text})")
             _cpp_block(then, out)
             if orelse:
                 out.write("else")
                 _cpp_block(orelse, out)
-        case For(variable, first, last, step, body, pragma):
+        case CountedLoop(variable, first, last, step, body, pragma):
             if pragma:
                 out.write(pragma)
             name = variable.text
             advance = f"++{name}" if step.text == "1" else f"{name} += {step.text}"
             out.write(f"for (int64_t {name} = {first.text}; {name} < {last.text}; {advance})")
             _cpp_block(body, out)
-        case Loop(condition, (), body):
+        case WhileLoop(condition, (), body):
             out.write(f"while ({condition.text})")
             _cpp_block(body, out)
-        case Loop(condition, head, body):
+        case WhileLoop(condition, head, body):
             out.write("for (;;)")
             leaves = Raw(filled("if ({}) break;", prefix("!", condition)))
             _cpp_block((*head, leaves, *body), out)

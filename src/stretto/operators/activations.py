@@ -11,7 +11,7 @@ from stretto.device.expr import Const, Expr, Index
 from stretto.ir.types import DType
 from stretto.lowering.emit import apply, compute_dtype, is_number, like, where
 from stretto.lowering.lazy import Lazy, cast, narrow, variables
-from stretto.lowering.rules import Call, Decline, rule
+from stretto.lowering.rules import Decline, TensorOpCall, rule
 from stretto.operators.pointwise import add, div, finish, mul, pointwise, rounded, sub, unrounded
 from stretto.ops.properties import is_random
 from stretto.ops.table import Fails, describe
@@ -144,7 +144,7 @@ def _xlogy(x: Expr, y: Expr) -> Expr:
 
 
 @rule("log_sigmoid_forward")
-def _log_sigmoid_forward(call: Call) -> tuple[Lazy, ...]:
+def _log_sigmoid_forward(call: TensorOpCall) -> tuple[Lazy, ...]:
     if call.used(1):
         raise Decline("the second result serves training only")
     out = finish(call, _log_sigmoid(rounded(call, "self")))
@@ -153,7 +153,7 @@ def _log_sigmoid_forward(call: Call) -> tuple[Lazy, ...]:
 
 
 @rule("gelu")
-def _gelu(call: Call) -> Lazy:
+def _gelu(call: TensorOpCall) -> Lazy:
     x = rounded(call, "self")
     half = mul(x, like(0.5, x))
     if call.text("approximate") == "tanh":
@@ -164,7 +164,7 @@ def _gelu(call: Call) -> Lazy:
 
 
 @rule("prelu _prelu_kernel")
-def _prelu(call: Call) -> Lazy:
+def _prelu(call: TensorOpCall) -> Lazy:
     x = rounded(call, "self")
     weight = call.tensor("weight")
     if weight.rank == call.tensor("self").rank:
@@ -175,14 +175,14 @@ def _prelu(call: Call) -> Lazy:
     return finish(call, where(_is("gt", x), x, mul(x, slope)))
 
 
-def _channel(call: Call, weight: Lazy) -> Index | int:
+def _channel(call: TensorOpCall, weight: Lazy) -> Index | int:
     """Return the channel of an element: dim 1, or 0 if all elements share one weight."""
     channels = call.shape[1] if len(call.shape) > 1 else 1
     return variables(call.shape)[1] if channels != 1 and weight.shape != (1,) else 0
 
 
 @rule("glu")
-def _glu(call: Call) -> Lazy:
+def _glu(call: TensorOpCall) -> Lazy:
     lazy = call.tensor("self")
     dim = call.axis(lazy.rank)
     size = lazy.shape[dim]
@@ -194,7 +194,7 @@ def _glu(call: Call) -> Lazy:
 
 
 @rule("lerp.Scalar lerp.Tensor")
-def _lerp(call: Call) -> Lazy:
+def _lerp(call: TensorOpCall) -> Lazy:
     start, end = (rounded(call, name) for name in ("self", "end"))
     weight = unrounded(call, "weight")
     difference = sub(end, start)
@@ -204,7 +204,7 @@ def _lerp(call: Call) -> Lazy:
 
 
 @rule("nan_to_num")
-def _nan_to_num(call: Call) -> Lazy:
+def _nan_to_num(call: TensorOpCall) -> Lazy:
     x = rounded(call, "self")
     if not call.dtype.is_float:
         return finish(call, x)
@@ -217,7 +217,7 @@ def _nan_to_num(call: Call) -> Lazy:
 
 
 @rule("logit")
-def _logit(call: Call) -> Lazy:
+def _logit(call: TensorOpCall) -> Lazy:
     x = rounded(call, "self")
     if call.has("eps"):
         eps = float(call.number("eps"))
@@ -230,7 +230,7 @@ def _logit(call: Call) -> Lazy:
 
 @rule("dropout feature_dropout alpha_dropout")
 @rule("native_dropout")
-def _dropout(call: Call) -> Lazy | tuple[Lazy, ...]:
+def _dropout(call: TensorOpCall) -> Lazy | tuple[Lazy, ...]:
     if is_random(call.op):
         raise Decline("random numbers")
     lazy = call.tensor("input")

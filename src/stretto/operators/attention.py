@@ -41,7 +41,7 @@ from stretto.ir.types import DType
 from stretto.kernels.groups import NewBuffers, replace_operators
 from stretto.lowering.emit import apply, emit, index_of, like, mapped, product, sum_dtype, where
 from stretto.lowering.lazy import Lazy, broadcast, cast, constant, placed, variables
-from stretto.lowering.rules import Call, Decline, rule, static_dims
+from stretto.lowering.rules import Decline, TensorOpCall, rule, static_dims
 from stretto.operators.products import batch_element, broadcast_dims, finished, matmul, operand
 from stretto.operators.softmax import row_statistics
 from stretto.operators.views import swapped
@@ -61,19 +61,19 @@ describe("scaled_dot_product_attention", cost=Cost.PRODUCT, whole=True)
 
 
 @rule("scaled_dot_product_attention")
-def _attention(call: Call) -> Lazy:
+def _attention(call: TensorOpCall) -> Lazy:
     return _attended(call)
 
 
 @rule("_scaled_dot_product_attention_math")
-def _attention_with_weights(call: Call) -> tuple[Lazy, ...]:
+def _attention_with_weights(call: TensorOpCall) -> tuple[Lazy, ...]:
     if call.used(1):
         raise Decline("the attention weights")
     return _attended(call), _second(call)
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu")
-def _attention_with_logsumexp(call: Call) -> tuple[Lazy, ...]:
+def _attention_with_logsumexp(call: TensorOpCall) -> tuple[Lazy, ...]:
     if not call.used(1):
         return _attended(call), _second(call)
     query, keys = (operand(call, call.arguments[n]) for n in ("query", "key"))
@@ -89,13 +89,13 @@ def _attention_with_logsumexp(call: Call) -> tuple[Lazy, ...]:
     return out, Lazy(dtype, total.shape, cast(logarithm, dtype))
 
 
-def _second(call: Call) -> Lazy:
+def _second(call: TensorOpCall) -> Lazy:
     """Return a placeholder for the second result, which nothing reads."""
     second = call.op.results[1].tensor
     return constant(0, second.dtype, call.low.extents(second.shape))
 
 
-def _attended(call: Call) -> Lazy:
+def _attended(call: TensorOpCall) -> Lazy:
     if call.number("dropout_p") != 0 or call.has("dropout_mask"):
         raise Decline("random numbers")
     shapes = [call.tensor(name).shape for name in ("query", "key", "value")]
@@ -117,7 +117,12 @@ def _attended(call: Call) -> Lazy:
 
 
 def _operator(
-    call: Call, batch: tuple[Extent, ...], query: Lazy, key: Lazy, value: Lazy, mask: Lazy | None
+    call: TensorOpCall,
+    batch: tuple[Extent, ...],
+    query: Lazy,
+    key: Lazy,
+    value: Lazy,
+    mask: Lazy | None,
 ) -> Lazy:
     """Emit the attention operator over dims (batch, rows, columns), keys and depth."""
     (rows, depth), (keys, columns) = query.shape[-2:], value.shape[-2:]
@@ -140,13 +145,13 @@ def _operator(
     )
 
 
-def _scale(call: Call, query: Lazy, dtype: DType) -> Const:
+def _scale(call: TensorOpCall, query: Lazy, dtype: DType) -> Const:
     (depth,) = static_dims(query.shape[-1:])
     return Const(float(call.number("scale")) if call.has("scale") else 1 / sqrt(depth), dtype)
 
 
 def _bias(
-    call: Call,
+    call: TensorOpCall,
     batch: tuple[Extent, ...],
     place: tuple[Index, Index],
     mask: Lazy | None,

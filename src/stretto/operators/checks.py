@@ -6,9 +6,9 @@ import torch
 
 from stretto.ir.failure import eager_class
 from stretto.lowering.lazy import Lazy
-from stretto.lowering.rules import Call, Decline, rule
+from stretto.lowering.rules import Decline, TensorOpCall, rule
 from stretto.operators.indexing import is_single
-from stretto.ops.library import define
+from stretto.ops.custom_operators import define
 from stretto.ops.positions import CHECK, position_failure
 from stretto.ops.table import describe
 
@@ -19,7 +19,7 @@ describe("evaluate", "stretto", raises=("RuntimeError",))
 
 
 @rule(CHECK)
-def _check_positions(call: Call) -> tuple[Lazy, ...]:
+def _check_positions(call: TensorOpCall) -> tuple[Lazy, ...]:
     """Check a single position in control. A table declines: the library call checks all of it."""
     argument = call.arguments["positions"]
     if not is_single(call.tensor("positions")):
@@ -32,7 +32,7 @@ def _check_positions(call: Call) -> tuple[Lazy, ...]:
 
 
 @rule("stretto.evaluate.default")
-def _evaluate(call: Call) -> tuple[Lazy, ...]:
+def _evaluate(call: TensorOpCall) -> tuple[Lazy, ...]:
     """Store the value, although nothing reads it, so that a kernel computes it."""
     call.low.materialised(call.arguments["value"])
     return ()

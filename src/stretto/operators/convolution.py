@@ -25,7 +25,7 @@ from stretto.lowering.emit import (
     within,
 )
 from stretto.lowering.lazy import Lazy, broadcast, cast, variables
-from stretto.lowering.rules import Call, Decline, rule, sized_dims, static_dims
+from stretto.lowering.rules import Decline, TensorOpCall, rule, sized_dims, static_dims
 from stretto.operators.products import batched_input, operand, value_arguments
 from stretto.ops.symints import require
 from stretto.ops.table import Cost, Fails, Replaced, describe, shape_rule
@@ -86,7 +86,7 @@ def tapped(
 
 @rule("convolution")
 @rule(*(f"aten.conv{dims}d.{kind}" for dims in (1, 2, 3) for kind in ("default", "padding")))
-def _convolution(call: Call) -> Lazy:
+def _convolution(call: TensorOpCall) -> Lazy:
     image, weight = call.tensor("input"), call.tensor("weight")
     spatial = weight.rank - 2
     if call.arguments.get("transposed", False):
@@ -108,7 +108,10 @@ def _convolution(call: Call) -> Lazy:
 
 
 def _windows(
-    call: Call, sizes: tuple[int | Size, ...], taps: tuple[int, ...], outs: tuple[Extent, ...]
+    call: TensorOpCall,
+    sizes: tuple[int | Size, ...],
+    taps: tuple[int, ...],
+    outs: tuple[Extent, ...],
 ) -> tuple[Window, ...]:
     count = len(sizes)
     strides, dilations = (call.integers(name, count) for name in ("stride", "dilation"))
@@ -130,7 +133,7 @@ def _windows(
 
 
 def convolve(
-    call: Call,
+    call: TensorOpCall,
     image: Lazy,
     weight: Lazy,
     windows: tuple[Window, ...],
@@ -153,7 +156,7 @@ def convolve(
     return emit(call.low, "convolution", dims, reduce, Combine.SUM, value, result)
 
 
-def _finished(call: Call, raw: Lazy, bias: Lazy | None, batched: bool) -> Lazy:
+def _finished(call: TensorOpCall, raw: Lazy, bias: Lazy | None, batched: bool) -> Lazy:
     indices = variables(call.shape)
     expr = raw.at(*indices) if batched else raw.at(0, *indices)
     if bias is not None:

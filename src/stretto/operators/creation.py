@@ -10,8 +10,8 @@ from stretto.ir.sizes import Size
 from stretto.ir.types import DType
 from stretto.lowering.emit import apply, like, number, where
 from stretto.lowering.lazy import Lazy, cast, variables
-from stretto.lowering.rules import Call, Decline, rule
-from stretto.ops.library import LIBRARY, define
+from stretto.lowering.rules import Decline, TensorOpCall, rule
+from stretto.ops.custom_operators import LIBRARY, define
 from stretto.ops.table import Cost, Fails, KeepDims, describe
 
 # ---- Draws of random numbers into new tensors, and seeding of generators; torch computes them.
@@ -84,12 +84,12 @@ describe("tril triu", batching=KeepDims(2))
 describe("linspace logspace tril triu", whole=True)
 
 
-def _filled(call: Call, value: Expr) -> Lazy:
+def _filled(call: TensorOpCall, value: Expr) -> Lazy:
     return Lazy(call.dtype, call.shape, cast(value, call.dtype))
 
 
 @rule("full full_like new_full fill.Scalar fill.Tensor scalar_tensor")
-def _full(call: Call) -> Lazy:
+def _full(call: TensorOpCall) -> Lazy:
     name = next(name for name in ("value", "fill_value", "s") if name in call.arguments)
     return _filled(call, call.scalar(name))
 
@@ -98,17 +98,17 @@ def _full(call: Call) -> Lazy:
     "zeros zeros_like new_zeros zero empty.memory_format empty_like empty_strided new_empty "
     "new_empty_strided empty_permuted",
 )
-def _zeros(call: Call) -> Lazy:
+def _zeros(call: TensorOpCall) -> Lazy:
     return _filled(call, Const(0, DType.I64))
 
 
 @rule("ones ones_like new_ones")
-def _ones(call: Call) -> Lazy:
+def _ones(call: TensorOpCall) -> Lazy:
     return _filled(call, Const(1, DType.I64))
 
 
 @rule("arange arange.start arange.start_step")
-def _arange(call: Call) -> Lazy:
+def _arange(call: TensorOpCall) -> Lazy:
     given = (call.arguments.get("start", 0), call.arguments.get("step", 1))
     place = Position(variables(call.shape)[0])
     exact = all(isinstance(item, int | Size) for item in given)
@@ -125,7 +125,7 @@ def _arange(call: Call) -> Lazy:
 
 
 @rule("linspace")
-def _linspace(call: Call) -> Lazy:
+def _linspace(call: TensorOpCall) -> Lazy:
     start, end = float(call.number("start")), float(call.number("end"))
     steps = call.integer("steps")
     if not call.dtype.is_float or steps < 2:
@@ -142,13 +142,13 @@ def _linspace(call: Call) -> Lazy:
 
 
 @rule("eye eye.m")
-def _eye(call: Call) -> Lazy:
+def _eye(call: TensorOpCall) -> Lazy:
     row, column = (Position(index) for index in variables(call.shape))
     return _filled(call, apply("eq", row, column))
 
 
 @rule("tril triu")
-def _triangle(call: Call) -> Lazy:
+def _triangle(call: TensorOpCall) -> Lazy:
     """Keep the elements whose column - row is at most (tril) or at least (triu) the diagonal; 0
     elsewhere."""
     function = "le" if call.op.target == "aten.tril.default" else "ge"
@@ -160,7 +160,7 @@ def _triangle(call: Call) -> Lazy:
 
 
 @rule("one_hot")
-def _one_hot(call: Call) -> Lazy:
+def _one_hot(call: TensorOpCall) -> Lazy:
     classes = call.integer("num_classes")
     if classes < 0:
         raise Decline("the number of classes depends on the data")

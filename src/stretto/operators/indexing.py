@@ -39,7 +39,7 @@ from stretto.lowering.lazy import (
     variables,
     whole_buffer,
 )
-from stretto.lowering.rules import Call, Decline, rule, static_size
+from stretto.lowering.rules import Decline, TensorOpCall, rule, static_size
 from stretto.operators.products import broadcast_dims
 from stretto.ops.arguments import argument, value_argument
 from stretto.ops.infer import named_arguments
@@ -90,7 +90,7 @@ def checked(expr: Expr, size: Extent, number: int, wraps: bool = True) -> Index:
     return dynamic_index(Apply("checked", (place, limit, Const(number, DType.I64)), DType.I64))
 
 
-def position_of(call: Call, argument: Argument, lazy: Lazy, dim: int, size: Extent) -> Lazy:
+def position_of(call: TensorOpCall, argument: Argument, lazy: Lazy, dim: int, size: Extent) -> Lazy:
     """Return a tensor of positions in `dim` as a lazy tensor of i64, in range and checked."""
     if not lazy.dtype.is_integer:
         raise Decline("positions must be integers")
@@ -111,7 +111,7 @@ def as_index(lazy: Lazy, *indices: Index) -> Index:
 
 
 @rule("embedding")
-def _embedding(call: Call) -> Lazy:
+def _embedding(call: TensorOpCall) -> Lazy:
     weight = call.tensor("weight")
     _require_dependence(weight, {0: call.tensor("indices")})
     positions = _positions(call, "indices", 0, weight.shape[0])
@@ -142,17 +142,17 @@ def is_single(positions: Lazy) -> bool:
     return all(size == 1 for size in positions.shape)
 
 
-def _empty(call: Call) -> Lazy:
+def _empty(call: TensorOpCall) -> Lazy:
     """Return a result without elements, which reads nothing."""
     return Lazy(call.dtype, call.shape, cast(Const(0, DType.I64), call.dtype))
 
 
-def _positions(call: Call, name: str, dim: int, size: Extent) -> Lazy:
+def _positions(call: TensorOpCall, name: str, dim: int, size: Extent) -> Lazy:
     return position_of(call, call.arguments[name], call.tensor(name), dim, size)
 
 
 @rule("index_select")
-def _index_select(call: Call) -> Lazy:
+def _index_select(call: TensorOpCall) -> Lazy:
     lazy = call.tensor("self")
     if lazy.rank == 0:
         _positions(call, "index", 0, 1)  # emits the check of the only position
@@ -166,7 +166,7 @@ def _index_select(call: Call) -> Lazy:
 
 
 @rule("gather")
-def _gather(call: Call) -> Lazy:
+def _gather(call: TensorOpCall) -> Lazy:
     """An index without elements may have any number of dims."""
     lazy = call.tensor("self")
     if 0 in call.shape:
@@ -182,7 +182,7 @@ def _gather(call: Call) -> Lazy:
 
 
 @rule("take")
-def _take(call: Call) -> Lazy:
+def _take(call: TensorOpCall) -> Lazy:
     size = static_size(call.tensor("self").shape)
     if size is None:
         raise Decline("a dynamic size")
@@ -205,7 +205,7 @@ class Selection:
 
 
 @rule("index.Tensor _unsafe_index.Tensor")
-def _index(call: Call) -> Lazy:
+def _index(call: TensorOpCall) -> Lazy:
     """If nothing is selected, no position is checked, as in eager PyTorch."""
     lazy = call.tensor("self")
     if 0 in call.shape:
@@ -218,7 +218,7 @@ def _index(call: Call) -> Lazy:
     return call.cheap("self").view(selection.shape, *selection.indices)
 
 
-def selected(call: Call, shape: tuple[Extent, ...]) -> Selection:
+def selected(call: TensorOpCall, shape: tuple[Extent, ...]) -> Selection:
     """Return the selection of the argument `indices`; its dims are placed by numpy's rules."""
     arguments = call.arguments["indices"]
     assert isinstance(arguments, tuple)
@@ -235,7 +235,7 @@ def selected(call: Call, shape: tuple[Extent, ...]) -> Selection:
 
 
 def _arranged(
-    call: Call,
+    call: TensorOpCall,
     shape: tuple[Extent, ...],
     arguments: tuple[Argument, ...],
     placed: list[int],
@@ -269,7 +269,7 @@ def _arranged(
 
 
 def write(
-    call: Call, source: Callable[[], Lazy], selection: Selection, accumulate: bool = False
+    call: TensorOpCall, source: Callable[[], Lazy], selection: Selection, accumulate: bool = False
 ) -> Lazy:
     """Return the base with the selected elements replaced (or increased) by those of `source`.
 
@@ -297,7 +297,7 @@ def write(
 
 
 @rule("index_put _unsafe_index_put")
-def _index_put(call: Call) -> Lazy:
+def _index_put(call: TensorOpCall) -> Lazy:
     selection = selected(call, call.shape)
     if 0 in selection.shape:
         return call.tensor("self")
@@ -316,7 +316,7 @@ _ALONG_DIM = {False: "index_copy index_fill.int_Scalar index_fill.int_Tensor", T
 for _adds, _names in _SCATTERS.items():
 
     @rule(_names)
-    def _scatter(call: Call, adds: bool = _adds) -> Lazy:
+    def _scatter(call: TensorOpCall, adds: bool = _adds) -> Lazy:
         """self[..., index[i, j, ...], ...] = source[i, j, ...] along `dim`.
 
         An index without elements may have any number of dims.
@@ -342,7 +342,7 @@ for _adds, _names in _SCATTERS.items():
 for _adds, _names in _ALONG_DIM.items():
 
     @rule(_names)
-    def _index_along(call: Call, adds: bool = _adds) -> Lazy:
+    def _index_along(call: TensorOpCall, adds: bool = _adds) -> Lazy:
         """self[..., index[i], ...] = source[..., i, ...] along `dim`.
 
         Positions in a tensor without elements are not checked, as in eager PyTorch.
@@ -360,7 +360,7 @@ for _adds, _names in _ALONG_DIM.items():
         return write(call, lambda: broadcast(_source(call), shape), selection, adds)
 
 
-def _update_positions(call: Call, index: Lazy) -> tuple[int, Lazy]:
+def _update_positions(call: TensorOpCall, index: Lazy) -> tuple[int, Lazy]:
     rank = len(call.shape)
     if rank == 0 or index.rank == 0:
         raise Decline("no dims")
@@ -368,7 +368,7 @@ def _update_positions(call: Call, index: Lazy) -> tuple[int, Lazy]:
     return dim, position_of(call, call.arguments["index"], index, dim, call.shape[dim])
 
 
-def _source(call: Call) -> Lazy:
+def _source(call: TensorOpCall) -> Lazy:
     """Return the values to write: a tensor, possibly scaled, or a number as a lazy tensor."""
     if "value" in call.arguments:
         return Lazy(call.dtype, (), cast(call.scalar("value"), call.dtype))

@@ -18,7 +18,7 @@ from stretto.lowering.emit import (
     reduction,
 )
 from stretto.lowering.lazy import Lazy, cast, constant, select, stored, variables, whole_buffer
-from stretto.lowering.rules import Call, Decline, rule, static_dims
+from stretto.lowering.rules import Decline, TensorOpCall, rule, static_dims
 from stretto.operators.reductions import count, divided, squares, stored_small
 from stretto.ops.table import Fails, KeepDims, MergeRows, describe
 
@@ -34,7 +34,7 @@ describe("native_layer_norm native_group_norm", whole=True)
 
 
 def _statistics(
-    call: Call, lazy: Lazy, dims: tuple[int, ...], eps: float, *, moments: bool = False
+    call: TensorOpCall, lazy: Lazy, dims: tuple[int, ...], eps: float, *, moments: bool = False
 ) -> tuple[Lazy, Lazy]:
     """Return mean and 1 / sqrt(variance + eps) over `dims`, stored.
 
@@ -54,7 +54,7 @@ def _statistics(
     return mean, stored_small(call, mapped(total, rstd))
 
 
-def _row_mean(call: Call, lazy: Lazy, dims: tuple[int, ...]) -> Lazy:
+def _row_mean(call: TensorOpCall, lazy: Lazy, dims: tuple[int, ...]) -> Lazy:
     """Return the mean over `dims`: the first element plus the mean of the differences from it.
 
     So the mean of any number of equal elements is exact, and centring them gives 0. A plain sum
@@ -69,14 +69,14 @@ def _row_mean(call: Call, lazy: Lazy, dims: tuple[int, ...]) -> Lazy:
     return stored_small(call, mapped(total, mean))
 
 
-def _affine(call: Call, x: Expr, weight: Expr | None, bias: Expr | None) -> Lazy:
+def _affine(call: TensorOpCall, x: Expr, weight: Expr | None, bias: Expr | None) -> Lazy:
     """Return x * weight + bias as the result."""
     x = x if weight is None else apply("mul", x, cast(weight, x.dtype))
     x = x if bias is None else apply("add", x, cast(bias, x.dtype))
     return Lazy(call.dtype, call.shape, cast(x, call.dtype))
 
 
-def _source(call: Call, name: str = "input") -> Lazy:
+def _source(call: TensorOpCall, name: str = "input") -> Lazy:
     given = call.tensor(name)
     if not given.dtype.is_float or 0 in given.shape:
         raise Decline("nothing to normalise")
@@ -84,7 +84,7 @@ def _source(call: Call, name: str = "input") -> Lazy:
     return computed(lazy, compute_dtype(lazy.dtype))
 
 
-def _trailing(call: Call, name: str, rank: int) -> Expr | None:
+def _trailing(call: TensorOpCall, name: str, rank: int) -> Expr | None:
     """Return the element of a parameter that has the last dims of the input."""
     lazy = call.optional(name)
     if lazy is None:
@@ -93,7 +93,7 @@ def _trailing(call: Call, name: str, rank: int) -> Expr | None:
 
 
 @rule("layer_norm native_layer_norm")
-def _layer_norm(call: Call) -> Lazy | tuple[Lazy, ...]:
+def _layer_norm(call: TensorOpCall) -> Lazy | tuple[Lazy, ...]:
     eps = float(call.number("eps"))
     lazy = _source(call)
     rank = lazy.rank
@@ -110,7 +110,7 @@ def _layer_norm(call: Call) -> Lazy | tuple[Lazy, ...]:
 
 
 @rule("rms_norm")
-def _rms_norm(call: Call) -> Lazy:
+def _rms_norm(call: TensorOpCall) -> Lazy:
     eps = float(call.number("eps")) if call.has("eps") else None
     lazy = _source(call)
     first = lazy.rank - len(call.integers("normalized_shape"))
@@ -128,7 +128,7 @@ def _rms_norm(call: Call) -> Lazy:
 
 
 @rule("group_norm native_group_norm")
-def _group_norm(call: Call) -> Lazy | tuple[Lazy, ...]:
+def _group_norm(call: TensorOpCall) -> Lazy | tuple[Lazy, ...]:
     name = "group" if "group" in call.arguments else "num_groups"
     out, mean, rstd = _grouped(call, call.integer(name), moments=True)
     if len(call.op.results) == 1:
@@ -138,14 +138,14 @@ def _group_norm(call: Call) -> Lazy | tuple[Lazy, ...]:
 
 
 @rule("instance_norm")
-def _instance_norm(call: Call) -> Lazy:
+def _instance_norm(call: TensorOpCall) -> Lazy:
     if not call.flag("use_input_stats"):
         raise Decline("running statistics")
     channels = static_dims(call.tensor("input").shape)[1]
     return _grouped(call, channels)[0]
 
 
-def _grouped(call: Call, groups: int, *, moments: bool = False) -> tuple[Lazy, Lazy, Lazy]:
+def _grouped(call: TensorOpCall, groups: int, *, moments: bool = False) -> tuple[Lazy, Lazy, Lazy]:
     """Return the normalised tensor, and mean and rstd [n, groups]."""
     eps = float(call.number("eps"))
     (channels,) = static_dims(call.tensor("input").shape[1:2])
@@ -167,13 +167,13 @@ def _grouped(call: Call, groups: int, *, moments: bool = False) -> tuple[Lazy, L
     return _scaled(call, lazy, centre, scale, None), mean, rstd
 
 
-def _per_channel(call: Call, lazy: Lazy, expr: Expr) -> Expr:
+def _per_channel(call: TensorOpCall, lazy: Lazy, expr: Expr) -> Expr:
     """Store a value per instance and channel, so that elements need not compute their group."""
     part = emit(call.low, "row", lazy.shape[:2], (), Combine.NONE, expr)
     return part.at(*variables(lazy.shape)[:2])
 
 
-def _scaled(call: Call, lazy: Lazy, centre: Expr, scale: Expr, weight: str | None) -> Lazy:
+def _scaled(call: TensorOpCall, lazy: Lazy, centre: Expr, scale: Expr, weight: str | None) -> Lazy:
     """Return (x - centre) * scale, times the weight of the channel, if any, plus its bias."""
     normal = apply("mul", apply("sub", lazy.expr, centre), scale)
     channel = variables(lazy.shape)[1]
@@ -185,7 +185,7 @@ def _scaled(call: Call, lazy: Lazy, centre: Expr, scale: Expr, weight: str | Non
 
 
 @rule("_native_batch_norm_legit_no_training native_batch_norm cudnn_batch_norm batch_norm")
-def _batch_norm_in_inference(call: Call) -> tuple[Lazy, ...]:
+def _batch_norm_in_inference(call: TensorOpCall) -> tuple[Lazy, ...]:
     if call.arguments.get("training", False) is not False:
         raise Decline("training")
     nothing = _nothing(call)
@@ -193,7 +193,7 @@ def _batch_norm_in_inference(call: Call) -> tuple[Lazy, ...]:
 
 
 @rule("_native_batch_norm_legit.no_stats")
-def _batch_norm_of_itself(call: Call) -> tuple[Lazy, ...]:
+def _batch_norm_of_itself(call: TensorOpCall) -> tuple[Lazy, ...]:
     """Normalise by the statistics of the current batch."""
     if not call.flag("training"):
         raise Decline("no statistics")
@@ -207,7 +207,7 @@ def _batch_norm_of_itself(call: Call) -> tuple[Lazy, ...]:
     return out, computed(mean, dtype), computed(rstd, dtype)
 
 
-def _nothing(call: Call) -> tuple[Lazy, ...]:
+def _nothing(call: TensorOpCall) -> tuple[Lazy, ...]:
     """Return the saved statistics, which are empty in inference."""
     kinds = [value.tensor for value in call.op.results[1:]]
     if any(call.used(n + 1) and kind.shape != (0,) for n, kind in enumerate(kinds)):
@@ -215,7 +215,7 @@ def _nothing(call: Call) -> tuple[Lazy, ...]:
     return tuple(constant(0, kind.dtype, call.low.extents(kind.shape)) for kind in kinds)
 
 
-def _batch_norm(call: Call) -> Lazy:
+def _batch_norm(call: TensorOpCall) -> Lazy:
     eps = float(call.number("eps" if "eps" in call.arguments else "epsilon"))
     lazy = call.tensor("input")
     if not call.has("running_mean") or not call.has("running_var"):
@@ -230,7 +230,7 @@ def _batch_norm(call: Call) -> Lazy:
 _PARAMETERS = ("running_mean", "running_var", "weight", "bias")
 
 
-def _folded(call: Call, eps: float) -> tuple[Lazy, Lazy] | None:
+def _folded(call: TensorOpCall, eps: float) -> tuple[Lazy, Lazy] | None:
     """Return scale and shift as new constants if all parameters are constants, else None."""
     given = [name for name in _PARAMETERS if call.has(name)]
     buffers = {name: whole_buffer(call.tensor(name)) for name in given}
@@ -250,7 +250,7 @@ def _folded(call: Call, eps: float) -> tuple[Lazy, Lazy] | None:
     return first, second
 
 
-def _scale_and_shift(call: Call, eps: float) -> tuple[Lazy, Lazy]:
+def _scale_and_shift(call: TensorOpCall, eps: float) -> tuple[Lazy, Lazy]:
     """Return scale and shift, computed at run time once per channel."""
     dtype = compute_dtype(call.dtype)
     mean, variance = (computed(call.tensor(n), dtype) for n in ("running_mean", "running_var"))

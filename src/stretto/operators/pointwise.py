@@ -16,7 +16,7 @@ from stretto.ir.failure import Failure
 from stretto.ir.types import DType
 from stretto.lowering.emit import apply, compute_dtype, is_number, like, number, truth, where
 from stretto.lowering.lazy import Lazy, broadcast, cast
-from stretto.lowering.rules import Call, common_dtype, rule, static_size
+from stretto.lowering.rules import TensorOpCall, common_dtype, rule, static_size
 from stretto.ops.infer import parameters
 from stretto.ops.table import Fails, describe
 
@@ -35,7 +35,7 @@ describe("masked_fill floor_divide rsub where", whole=True)
 describe("where.default", whole=False)
 
 
-def spread(call: Call, name: str, shape: tuple[Extent, ...] | None = None) -> Lazy:
+def spread(call: TensorOpCall, name: str, shape: tuple[Extent, ...] | None = None) -> Lazy:
     """Return the operand broadcast to the result, stored if it would be computed many times."""
     shape = call.shape if shape is None else shape
     lazy = call.tensor(name)
@@ -47,27 +47,27 @@ def spread(call: Call, name: str, shape: tuple[Extent, ...] | None = None) -> La
     return broadcast(lazy, shape)
 
 
-def element(call: Call, name: str, dtype: DType) -> Expr:
+def element(call: TensorOpCall, name: str, dtype: DType) -> Expr:
     """Return one element of an operand, rounded to `dtype` and then in the dtype of computation."""
     return cast(cast(spread(call, name).expr, dtype), compute_dtype(dtype))
 
 
-def finish(call: Call, expr: Expr) -> Lazy:
+def finish(call: TensorOpCall, expr: Expr) -> Lazy:
     """Return the expression as the (first) result, rounded to its dtype."""
     return Lazy(call.dtype, call.shape, cast(expr, call.dtype))
 
 
 # ---- operands --------------------------------------------------------------------------------
 
-Operand = Callable[[Call, str], Expr]
+Operand = Callable[[TensorOpCall, str], Expr]
 
 
-def rounded(call: Call, name: str) -> Expr:
+def rounded(call: TensorOpCall, name: str) -> Expr:
     """Return an operand rounded to the dtype of the result."""
     return element(call, name, call.dtype)
 
 
-def unrounded(call: Call, name: str) -> Expr:
+def unrounded(call: TensorOpCall, name: str) -> Expr:
     """Return an operand of a product or quotient. ATen does not round Python numbers to F16 or
     BF16 there, nor a divisor or second factor that has one element."""
     if call.is_number(name) or (name == "other" and _is_single(call)):
@@ -75,28 +75,28 @@ def unrounded(call: Call, name: str) -> Expr:
     return element(call, name, call.dtype)
 
 
-def _is_single(call: Call) -> bool:
+def _is_single(call: TensorOpCall) -> bool:
     """True if the divisor or second factor is a number, or a tensor of one element."""
     return call.is_number("other") or set(call.tensor("other").shape) <= {1}
 
 
-def setting(call: Call, name: str) -> Expr:
+def setting(call: TensorOpCall, name: str) -> Expr:
     """Return a tensor in the dtype of the result, or a number (a setting) in the computation's."""
     if parameters(call.op.target)[name].is_tensor:
         return element(call, name, call.dtype)
     return cast(call.scalar(name), compute_dtype(call.dtype))
 
 
-def as_flag(call: Call, name: str) -> Expr:
+def as_flag(call: TensorOpCall, name: str) -> Expr:
     return truth(spread(call, name).expr)
 
 
-def compared(call: Call, name: str) -> Expr:
+def compared(call: TensorOpCall, name: str) -> Expr:
     """Return an operand in the common dtype of both operands."""
     return element(call, name, common_dtype(*(_promotable(call, one) for one in ("self", "other"))))
 
 
-def _promotable(call: Call, name: str) -> Lazy | bool | int | float:
+def _promotable(call: TensorOpCall, name: str) -> Lazy | bool | int | float:
     """Return the operand for type promotion. A number counts as its Python type, even if its value
     is known only at run time."""
     lazy = call.tensor(name)
@@ -107,7 +107,7 @@ def _promotable(call: Call, name: str) -> Lazy | bool | int | float:
     return 1.0 if lazy.dtype.is_float else 1
 
 
-def as_float(call: Call, name: str) -> Expr:
+def as_float(call: TensorOpCall, name: str) -> Expr:
     dtype = call.tensor(name).dtype
     return element(call, name, dtype if dtype.is_float else DType.F32)
 
@@ -121,7 +121,7 @@ def pointwise(*targets: str, operand: Operand = setting) -> Callable[[Expression
     """Register an expression as the rule of operators."""
 
     def register(expression: Expression) -> Expression:
-        def lowered(call: Call) -> Lazy:
+        def lowered(call: TensorOpCall) -> Lazy:
             known = parameters(call.op.target).values()
             names = [item.name for item in known if item.is_tensor or item.is_scalar]
             values = [operand(call, name) if call.has(name) else None for name in names]
@@ -197,14 +197,14 @@ def _mul(a: Expr, b: Expr) -> Expr:
 
 
 @rule("where.self where.ScalarSelf where.ScalarOther where.Scalar")
-def _where(call: Call) -> Lazy:
+def _where(call: TensorOpCall) -> Lazy:
     condition = as_flag(call, "condition")
     arms = (cast(spread(call, name).expr, call.dtype) for name in ("self", "other"))
     return finish(call, where(condition, *arms))
 
 
 @rule("masked_fill.Scalar masked_fill.Tensor")
-def _masked_fill(call: Call) -> Lazy:
+def _masked_fill(call: TensorOpCall) -> Lazy:
     mask = as_flag(call, "mask")
     value, own = (cast(spread(call, name).expr, call.dtype) for name in ("value", "self"))
     return finish(call, where(mask, value, own))
@@ -217,7 +217,7 @@ BY_ZERO = Failure("RuntimeError", "ZeroDivisionError")
 
 
 @rule("div.Tensor_mode div.Scalar_mode")
-def _div_mode(call: Call) -> Lazy:
+def _div_mode(call: TensorOpCall) -> Lazy:
     mode = call.text("rounding_mode")
     if mode == "floor":
         return _divided(call, "floordiv")
@@ -239,11 +239,11 @@ for _name, _function, _kinds in (
 ):
 
     @rule(*(f"aten.{_name}.{_kind}" for _kind in _kinds.split()))
-    def _quotient(call: Call, function: str = _function) -> Lazy:
+    def _quotient(call: TensorOpCall, function: str = _function) -> Lazy:
         return _divided(call, function)
 
 
-def _divided(call: Call, function: str) -> Lazy:
+def _divided(call: TensorOpCall, function: str) -> Lazy:
     """Return a quotient or remainder; for integers, a divisor of 0 stops the run."""
     operand = unrounded if function == "floordiv" else rounded
     a, b = (operand(call, name) for name in ("self", "other"))
@@ -271,7 +271,7 @@ add, sub, mul, div = (partial(apply, name) for name in ("add", "sub", "mul", "di
 
 
 @rule("pow.Tensor_Scalar")
-def _power_number(call: Call) -> Lazy:
+def _power_number(call: TensorOpCall) -> Lazy:
     x = rounded(call, "self")
     exponent = call.arguments["exponent"]
     if not isinstance(exponent, int | float):
@@ -308,7 +308,7 @@ pointwise("pow.Tensor_Tensor", operand=rounded)(partial(apply, "pow"))
 
 
 @rule("pow.Scalar")
-def _number_power(call: Call) -> Lazy:
+def _number_power(call: TensorOpCall) -> Lazy:
     base, exponent = call.arguments["self"], rounded(call, "exponent")
     if base == 1:
         return finish(call, number(1, call.dtype))

@@ -21,7 +21,7 @@ from stretto.lowering.emit import (
     where,
 )
 from stretto.lowering.lazy import Lazy, cast, variables
-from stretto.lowering.rules import Call, Decline, rule, sized_dims, static_dims
+from stretto.lowering.rules import Decline, TensorOpCall, rule, sized_dims, static_dims
 from stretto.operators.convolution import Window, tapped
 from stretto.ops.table import Fails, MergeRows, describe
 
@@ -39,18 +39,20 @@ describe(
 describe("max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d", whole=True)
 
 
-def _image_dims(call: Call) -> int:
+def _image_dims(call: TensorOpCall) -> int:
     """Return the number of dims that the pool runs over, from its name."""
     return int(next(letter for letter in call.op.target if letter.isdigit()))
 
 
-def _amounts(call: Call, name: str, count: int, default: tuple[int, ...]) -> tuple[int, ...]:
+def _amounts(
+    call: TensorOpCall, name: str, count: int, default: tuple[int, ...]
+) -> tuple[int, ...]:
     if name not in call.arguments or call.arguments[name] == ():
         return default
     return call.integers(name, count)
 
 
-def _pool_windows(call: Call, lazy: Lazy) -> tuple[Window, ...]:
+def _pool_windows(call: TensorOpCall, lazy: Lazy) -> tuple[Window, ...]:
     count = _image_dims(call)
     sizes, outs = sized_dims(lazy.shape[-count:]), sized_dims(call.shape[-count:])
     taps = call.integers("kernel_size", count)
@@ -66,17 +68,22 @@ def _pool_windows(call: Call, lazy: Lazy) -> tuple[Window, ...]:
     return tuple(windows)
 
 
-def _taps(call: Call, windows: tuple[Window, ...]) -> tuple[Index, ...]:
+def _taps(call: TensorOpCall, windows: tuple[Window, ...]) -> tuple[Index, ...]:
     return variables(tuple(window.taps for window in windows), len(call.shape))
 
 
-def _element(call: Call, lazy: Lazy, windows: tuple[Window, ...], outside: Expr) -> Expr:
+def _element(call: TensorOpCall, lazy: Lazy, windows: tuple[Window, ...], outside: Expr) -> Expr:
     lead = variables(call.shape)[: len(call.shape) - len(windows)]
     return tapped(lazy, lead, windows, _taps(call, windows), outside)
 
 
 def _pool(
-    call: Call, lazy: Lazy, windows: tuple[Window, ...], combine: Combine, *, out: bool = False
+    call: TensorOpCall,
+    lazy: Lazy,
+    windows: tuple[Window, ...],
+    combine: Combine,
+    *,
+    out: bool = False,
 ) -> Lazy:
     """Combine the input over each window; positions outside are neutral."""
     is_sum = combine is Combine.SUM
@@ -86,7 +93,7 @@ def _pool(
     return emit(call.low, "pool", call.shape, reduce, combine, value, call.result if out else None)
 
 
-def _check_known(call: Call) -> None:
+def _check_known(call: TensorOpCall) -> None:
     sized_dims(call.tensor("self").shape)
 
 
@@ -95,7 +102,7 @@ def _check_known(call: Call) -> None:
 
 @rule("max_pool1d max_pool2d")
 @rule("max_pool2d_with_indices max_pool3d_with_indices")
-def _max_pool(call: Call) -> tuple[Lazy, ...]:
+def _max_pool(call: TensorOpCall) -> tuple[Lazy, ...]:
     _check_known(call)
     lazy = call.stored("self")
     windows = _pool_windows(call, lazy)
@@ -112,7 +119,7 @@ def _max_pool(call: Call) -> tuple[Lazy, ...]:
     return values, Lazy(DType.I64, call.shape, _flat_position(tap, windows))
 
 
-def _last_nan(call: Call, lazy: Lazy, windows: tuple[Window, ...]) -> Lazy:
+def _last_nan(call: TensorOpCall, lazy: Lazy, windows: tuple[Window, ...]) -> Lazy:
     """Return the number of the last tap with a NaN, whose position ATen returns; -1 if there is
     none."""
     value = _element(call, lazy, windows, number(0, compute_dtype(lazy.dtype)))
@@ -144,7 +151,7 @@ def _flat_position(tap: Expr, windows: tuple[Window, ...]) -> Expr:
 
 
 @rule("avg_pool1d avg_pool2d avg_pool3d")
-def _avg_pool(call: Call) -> Lazy:
+def _avg_pool(call: TensorOpCall) -> Lazy:
     _check_known(call)
     if not call.dtype.is_float:
         raise Decline("a mean of integers")
@@ -153,7 +160,7 @@ def _avg_pool(call: Call) -> Lazy:
     return _mean(call, _pool(call, call.cheap("self"), windows, Combine.SUM), divisor)
 
 
-def _mean(call: Call, total: Lazy, divisor: Expr) -> Lazy:
+def _mean(call: TensorOpCall, total: Lazy, divisor: Expr) -> Lazy:
     if isinstance(divisor, Const):
         size = int(divisor.value)
         exact = size > 0 and size & (size - 1) == 0
@@ -164,7 +171,7 @@ def _mean(call: Call, total: Lazy, divisor: Expr) -> Lazy:
     return Lazy(call.dtype, call.shape, cast(expr, call.dtype))
 
 
-def _divisor(call: Call, windows: tuple[Window, ...]) -> Expr:
+def _divisor(call: TensorOpCall, windows: tuple[Window, ...]) -> Expr:
     """Return the divisor of a window's sum: a constant if all windows are equal."""
     if call.arguments.get("divisor_override") is not None:
         return Const(call.integer("divisor_override"), DType.I64)
@@ -196,18 +203,18 @@ def _width(window: Window, allowed: int, whole: bool) -> Expr:
 
 @rule(*(f"aten.adaptive_avg_pool{count}d.default" for count in (1, 2, 3)))
 @rule("_adaptive_avg_pool2d _adaptive_avg_pool3d")
-def _adaptive_avg_pool(call: Call) -> Lazy:
+def _adaptive_avg_pool(call: TensorOpCall) -> Lazy:
     return _mean(call, *_adaptive(call, Combine.SUM))
 
 
 @rule("adaptive_max_pool2d")
-def _adaptive_max_pool2d(call: Call) -> tuple[Lazy, ...]:
+def _adaptive_max_pool2d(call: TensorOpCall) -> tuple[Lazy, ...]:
     if call.used(1):
         raise Decline("the positions of the maxima")
     return _adaptive(call, Combine.MAX)[0], Lazy(DType.I64, call.shape, Const(0, DType.I64))
 
 
-def _adaptive(call: Call, combine: Combine) -> tuple[Lazy, Expr]:
+def _adaptive(call: TensorOpCall, combine: Combine) -> tuple[Lazy, Expr]:
     """Combine windows floor(o * size / outs) .. ceil((o + 1) * size / outs); return the result and
     their sizes."""
     count = _image_dims(call)

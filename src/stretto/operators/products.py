@@ -30,10 +30,10 @@ from stretto.lowering.emit import (
 )
 from stretto.lowering.lazy import Lazy, broadcast, cast, reshape, whole_buffer
 from stretto.lowering.row_results import is_row_in_place, is_row_or_memory
-from stretto.lowering.rules import Call, Decline, all_static, rule
+from stretto.lowering.rules import Decline, TensorOpCall, all_static, rule
 from stretto.operators.views import reshaped, swapped
 from stretto.ops.arguments import argument, value_argument
-from stretto.ops.library import define
+from stretto.ops.custom_operators import define
 from stretto.ops.symints import require
 from stretto.ops.table import Cost, Fails, Replaced, describe, shape_rule
 from stretto.passes.batching.rules import Batch, NotBatchable, batches, rebuilt, times
@@ -52,7 +52,7 @@ describe("linear mm addmm mv addmv matmul bmm baddbmm dot", cost=Cost.PRODUCT)
 describe("linear addmm baddbmm", whole=True)
 
 
-def operand(call: Call, argument: Argument) -> Lazy:
+def operand(call: TensorOpCall, argument: Argument) -> Lazy:
     """Return a matrix or vector in the form that contractions need. If that is a copy, later uses
     of the value read it too."""
     lazy = call.low.tensor(argument)
@@ -75,7 +75,7 @@ def _is_widening(lazy: Lazy) -> bool:
 
 
 def matmul(
-    call: Call, left: Lazy, right: Lazy, result: Value | None, dtype: DType | None = None
+    call: TensorOpCall, left: Lazy, right: Lazy, result: Value | None, dtype: DType | None = None
 ) -> Lazy:
     """Emit left [*batch, m, k] times right [*batch, k, n] with batches broadcast; f16 and bf16
     give f32. dtype: that of the computation, if it does not follow from the left operand."""
@@ -123,7 +123,7 @@ def _affine(lazy: Lazy) -> bool:
     return isinstance(lazy.expr, Load) and lazy.expr.access.offset.is_affine
 
 
-def finished(call: Call, raw: Lazy, bias: Lazy | None = None) -> Lazy:
+def finished(call: TensorOpCall, raw: Lazy, bias: Lazy | None = None) -> Lazy:
     """Return the contraction in the dims and dtype of the result, plus a bias."""
     lazy = reshaped(call, raw)
     if bias is None:
@@ -133,26 +133,26 @@ def finished(call: Call, raw: Lazy, bias: Lazy | None = None) -> Lazy:
 
 
 @rule("mm bmm")
-def _mm(call: Call) -> Lazy:
+def _mm(call: TensorOpCall) -> Lazy:
     name = "other" if "other" in call.arguments else "mat2"
     left, right = (operand(call, call.arguments[n]) for n in ("self", name))
     return finished(call, matmul(call, left, right, call.result))
 
 
 @rule("stretto.byte_mm.default")
-def _byte_mm(call: Call) -> Lazy:
+def _byte_mm(call: TensorOpCall) -> Lazy:
     left, right = (operand(call, call.arguments[n]) for n in ("bytes", "weight"))
     return matmul(call, left, right, call.result, DType.I32)
 
 
 @rule("mv")
-def _mv(call: Call) -> Lazy:
+def _mv(call: TensorOpCall) -> Lazy:
     left, right = (operand(call, call.arguments[n]) for n in ("self", "vec"))
     return finished(call, matmul(call, left, column(right), call.result))
 
 
 @rule("dot vdot inner")
-def _dot(call: Call) -> Lazy:
+def _dot(call: TensorOpCall) -> Lazy:
     names = ("self", "tensor" if "tensor" in call.arguments else "other")
     if any(call.tensor(name).rank != 1 for name in names):
         raise Decline("not vectors")
@@ -169,7 +169,7 @@ def column(lazy: Lazy) -> Lazy:
 
 
 @rule("outer ger")
-def _outer(call: Call) -> Lazy:
+def _outer(call: TensorOpCall) -> Lazy:
     compute = compute_dtype(call.dtype)
     sides = (column(call.cheap("self")), call.cheap("vec2"))
     a, b = (cast(cast(broadcast(x, call.shape).expr, call.dtype), compute) for x in sides)
@@ -177,7 +177,7 @@ def _outer(call: Call) -> Lazy:
 
 
 @rule("matmul")
-def _matmul(call: Call) -> Lazy:
+def _matmul(call: TensorOpCall) -> Lazy:
     left, right = (operand(call, call.arguments[n]) for n in ("self", "other"))
     left = row(left) if left.rank == 1 else left
     if right.rank <= 2:
@@ -187,7 +187,7 @@ def _matmul(call: Call) -> Lazy:
 
 
 @rule("linear")
-def _linear(call: Call) -> Lazy:
+def _linear(call: TensorOpCall) -> Lazy:
     left, weight = (operand(call, call.arguments[n]) for n in ("input", "weight"))
     left = flattened(row(left) if left.rank == 1 else left)
     right = column(weight) if weight.rank == 1 else swapped(weight, 0, 1)
@@ -197,7 +197,7 @@ def _linear(call: Call) -> Lazy:
 
 
 @rule("addmm baddbmm addmv")
-def _addmm(call: Call) -> Lazy:
+def _addmm(call: TensorOpCall) -> Lazy:
     if _skips_product(call):
         own = broadcast(call.tensor("self"), call.shape).expr
         none = call.arguments["beta"] == 0
@@ -215,7 +215,7 @@ def _addmm(call: Call) -> Lazy:
     return Lazy(call.dtype, call.shape, cast(expr, call.dtype))
 
 
-def _skips_product(call: Call) -> bool:
+def _skips_product(call: TensorOpCall) -> bool:
     """True if ATen skips the product: with alpha 0, BLAS does not read the factors, which may be
     NaN or infinite. ATen's own loops do multiply: those for f16 and bf16, and (depending on
     sizes) for batches."""
@@ -224,7 +224,7 @@ def _skips_product(call: Call) -> bool:
     return call.dtype in (DType.F32, DType.F64)
 
 
-def scaled(call: Call, name: str, expr: Expr) -> Expr:
+def scaled(call: TensorOpCall, name: str, expr: Expr) -> Expr:
     """Return the expression times a scalar argument of the op; unchanged if that is 1."""
     if call.arguments[name] == 1:
         return expr

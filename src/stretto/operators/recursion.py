@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import torch
 
-from stretto.device.expr import Apply, Const, Dynamic, Expr, Index, Position, dynamic_index
+from stretto.device.expr import Apply, ComputedPosition, Const, Expr, Index, Position, dynamic_index
 from stretto.device.operator import Combine
 from stretto.ir.types import DType
 from stretto.lowering.emit import apply, emit, where
 from stretto.lowering.lazy import Lazy, cast, variables
-from stretto.lowering.rules import Call, rule, static_dims
-from stretto.ops.library import define
+from stretto.lowering.rules import TensorOpCall, rule, static_dims
+from stretto.ops.custom_operators import define
 from stretto.ops.positions import window_out_of_range
 from stretto.ops.table import Fails, describe
 
@@ -26,42 +26,42 @@ _ZERO = Const(0, DType.I64)
 
 
 @rule("stretto.rows_before.default")
-def _rows_before(call: Call) -> Lazy:
+def _rows_before(call: TensorOpCall) -> Lazy:
     """Positions are clamped to rows before the window, so no row from the window on is read."""
     return _before(call, _stored(call, "positions"))
 
 
 @rule("stretto.rows_of.default")
-def _rows_of(call: Call) -> Lazy:
+def _rows_of(call: TensorOpCall) -> Lazy:
     """Both tensors are indexed with positions clamped into range; only the wanted row is read."""
     positions, source = _stored(call, "positions"), call.cheap("source")
     last = Position(Index.of(source.shape[0]) + -1)
     place, *others = variables(call.shape)
     position = positions.at(place)
     row = apply("minimum", apply("maximum", position, _ZERO), last)
-    given = source.view(call.shape, Index.of(Dynamic(row)), *others)
+    given = source.view(call.shape, Index.of(ComputedPosition(row)), *others)
     made = _before(call, Lazy(DType.I64, positions.shape, apply("neg", positions.expr)))
     return Lazy(given.dtype, call.shape, where(_is_place(position), given.expr, made.expr))
 
 
-def _stored(call: Call, name: str) -> Lazy:
+def _stored(call: TensorOpCall, name: str) -> Lazy:
     lazy = call.tensor(name)
     return lazy if lazy.is_stored else call.stored(name)
 
 
-def _before(call: Call, positions: Lazy) -> Lazy:
+def _before(call: TensorOpCall, positions: Lazy) -> Lazy:
     """Return rows of a tensor that are all before its window, at clamped positions."""
     size, length = call.tensor("self").shape[0], call.dim("length")
     failure = window_out_of_range(size, length)
     split = call.low.split(call.arguments["start"], size, failure, length)
     place = apply("maximum", positions.at(*variables(call.shape[:1])), _ZERO)
     place = apply("minimum", place, Position(Index.of(split) + -1))
-    row = Index.of(Dynamic(place))
+    row = Index.of(ComputedPosition(place))
     return call.cheap("self").view(call.shape, row, *variables(call.shape)[1:])
 
 
 @rule("stretto.call_table.default")
-def _call_table(call: Call) -> Lazy:
+def _call_table(call: TensorOpCall) -> Lazy:
     """One reduction: each number is taken from the one activation whose rank is that of the row."""
     (last,) = static_dims(call.tensor("numbers").shape[1:])
     numbers, ranks, ends = (_stored(call, name) for name in ("numbers", "ranks", "ends"))
@@ -77,7 +77,7 @@ def _call_table(call: Call) -> Lazy:
 
 
 @rule("stretto.number_row.default")
-def _number_row(call: Call) -> Lazy:
+def _number_row(call: TensorOpCall) -> Lazy:
     """Each element selects its number by its position: nothing is loaded."""
     (place,) = variables(call.shape)
     *others, row = (cast(lazy.at(), DType.I64) for lazy in call.tensors("numbers"))
@@ -90,7 +90,7 @@ def _is_column(column: Index, number: int) -> Expr:
     return Apply("eq", (Position(column), Const(number, DType.I64)), DType.BOOL)
 
 
-def _place(call: Call, ranks: Lazy, number: Expr) -> Expr:
+def _place(call: TensorOpCall, ranks: Lazy, number: Expr) -> Expr:
     """Return the position of the result of a call, given the `number` that the walk recorded for
     it."""
     activation = apply("sub", Const(-1, DType.I64), number)

@@ -7,7 +7,7 @@ from math import inf, prod
 
 import torch
 
-from stretto.device.expr import Const, Dynamic, Expr, Extent, Index, Position
+from stretto.device.expr import ComputedPosition, Const, Expr, Extent, Index, Position
 from stretto.device.operator import Combine, Operator
 from stretto.ir.core import Value
 from stretto.ir.ops import TensorOp
@@ -26,7 +26,7 @@ from stretto.lowering.emit import (
     where,
 )
 from stretto.lowering.lazy import Lazy, cast, placed_at, stored, variables
-from stretto.lowering.rules import Call, Decline, rule
+from stretto.lowering.rules import Decline, TensorOpCall, rule
 from stretto.ops.arguments import argument
 from stretto.ops.table import AllDims, Cost, Fails, Replaced, ShiftDims, describe, shape_rule
 from stretto.passes.batching.rules import Batch, NotBatchable, batches, only_batched, shift_dims
@@ -71,7 +71,7 @@ for _name, _target in (
     describe(f"{_name}.default", batching=AllDims(f"aten.{_target}"))
 
 
-def shaped(call: Call, lazy: Lazy, dims: tuple[int, ...], rank: int) -> Lazy:
+def shaped(call: TensorOpCall, lazy: Lazy, dims: tuple[int, ...], rank: int) -> Lazy:
     """Return a reduced tensor in the dims and dtype of the first result."""
     if len(call.shape) == rank and lazy.rank != rank:
         lazy = keep_dims(lazy, dims, rank)
@@ -97,19 +97,19 @@ def divided(expr: Expr, by: int | Index, less: int | float = 0) -> Expr:
     return apply("div", expr, like(size, expr))
 
 
-Prepare = Callable[[Call, Lazy], Lazy]
+Prepare = Callable[[TensorOpCall, Lazy], Lazy]
 """Converts the operand into the values to combine."""
 
 
-def _summed(call: Call, lazy: Lazy) -> Lazy:
+def _summed(call: TensorOpCall, lazy: Lazy) -> Lazy:
     return computed(computed(lazy, call.dtype), sum_dtype(call.dtype))
 
 
-def _tested(call: Call, lazy: Lazy) -> Lazy:
+def _tested(call: TensorOpCall, lazy: Lazy) -> Lazy:
     return mapped(lazy, truth(lazy.expr))
 
 
-def _compared(call: Call, lazy: Lazy) -> Lazy:
+def _compared(call: TensorOpCall, lazy: Lazy) -> Lazy:
     return computed(lazy, compute_dtype(lazy.dtype))
 
 
@@ -128,7 +128,9 @@ _REDUCTIONS: dict[Combine, tuple[Prepare, str]] = {
 for _combine, (_prepare, _names) in _REDUCTIONS.items():
 
     @rule(*(f"aten.{_name}" for _name in _names.split()))
-    def _reduced(call: Call, combine: Combine = _combine, prepare: Prepare = _prepare) -> Lazy:
+    def _reduced(
+        call: TensorOpCall, combine: Combine = _combine, prepare: Prepare = _prepare
+    ) -> Lazy:
         lazy = call.tensor("self")
         none = prepare is _tested and call.arguments.get("dim") == ()
         dims = () if none else call.axes(lazy.rank)
@@ -137,7 +139,7 @@ for _combine, (_prepare, _names) in _REDUCTIONS.items():
 
 
 @rule("mean mean.dim")
-def _mean(call: Call) -> Lazy:
+def _mean(call: TensorOpCall) -> Lazy:
     lazy = call.tensor("self")
     dims = call.axes(lazy.rank)
     size = count(lazy.shape, dims)
@@ -153,12 +155,14 @@ for _combine, _position in ((Combine.MAX, Combine.ARGMAX), (Combine.MIN, Combine
 
     @rule(f"aten.{_combine}.dim")
     def _extreme(
-        call: Call, combine: Combine = _combine, position: Combine = _position
+        call: TensorOpCall, combine: Combine = _combine, position: Combine = _position
     ) -> tuple[Lazy, ...]:
         return _extreme_and_position(call, combine, position)
 
 
-def _extreme_and_position(call: Call, combine: Combine, position: Combine) -> tuple[Lazy, ...]:
+def _extreme_and_position(
+    call: TensorOpCall, combine: Combine, position: Combine
+) -> tuple[Lazy, ...]:
     """Return the values as loads at the positions, and the positions."""
     lazy = call.tensor("self")
     dim = call.axis(lazy.rank)
@@ -172,7 +176,9 @@ def _extreme_and_position(call: Call, combine: Combine, position: Combine) -> tu
     else:
         places = reduction(call.low, source, (dim,), position, call.op.results[1])
         indices = list(variables(places.shape))
-        indices.insert(dim, Index.of(Dynamic(places.expr)) if lazy.shape[dim] != 1 else Index())
+        indices.insert(
+            dim, Index.of(ComputedPosition(places.expr)) if lazy.shape[dim] != 1 else Index()
+        )
         values = Lazy(lazy.dtype, places.shape, lazy.at(*indices))
     first = shaped(call, values, (dim,), lazy.rank)
     if len(call.shape) == lazy.rank:
@@ -181,7 +187,7 @@ def _extreme_and_position(call: Call, combine: Combine, position: Combine) -> tu
 
 
 @rule("aminmax")
-def _aminmax(call: Call) -> tuple[Lazy, ...]:
+def _aminmax(call: TensorOpCall) -> tuple[Lazy, ...]:
     lazy = call.cheap("self")
     dims = call.axes(lazy.rank)
     source = _compared(call, lazy)
@@ -193,7 +199,7 @@ def _aminmax(call: Call) -> tuple[Lazy, ...]:
 # ---- moments ---------------------------------------------------------------------------------
 
 
-def mean_of(call: Call, lazy: Lazy, dims: tuple[int, ...]) -> Lazy:
+def mean_of(call: TensorOpCall, lazy: Lazy, dims: tuple[int, ...]) -> Lazy:
     """Return the mean over `dims`, cheap enough to read once per element."""
     size = count(lazy.shape, dims)
     total = reduction(call.low, lazy, dims, Combine.SUM)
@@ -201,19 +207,19 @@ def mean_of(call: Call, lazy: Lazy, dims: tuple[int, ...]) -> Lazy:
     return mean if isinstance(size, int) and size & (size - 1) == 0 else stored_small(call, mean)
 
 
-def stored_small(call: Call, lazy: Lazy) -> Lazy:
+def stored_small(call: TensorOpCall, lazy: Lazy) -> Lazy:
     """Store a tensor with one value per row, because every element of the row reads it."""
     return call.low.materialise(lazy, "row")
 
 
-def squares(call: Call, lazy: Lazy, mean: Lazy, dims: tuple[int, ...]) -> Lazy:
+def squares(call: TensorOpCall, lazy: Lazy, mean: Lazy, dims: tuple[int, ...]) -> Lazy:
     """Return the sum over `dims` of (x - mean) squared."""
     centred = apply("sub", lazy.expr, over(mean, dims, lazy))
     square = mapped(lazy, apply("mul", centred, centred))
     return reduction(call.low, square, dims, Combine.SUM)
 
 
-def _moments(call: Call) -> tuple[Lazy, Lazy, tuple[int, ...]]:
+def _moments(call: TensorOpCall) -> tuple[Lazy, Lazy, tuple[int, ...]]:
     """Return variance, mean and dims of the op; computed in F64 as in ATen, because squares
     overflow F32."""
     rank = call.tensor("self").rank
@@ -226,7 +232,7 @@ def _moments(call: Call) -> tuple[Lazy, Lazy, tuple[int, ...]]:
     return mapped(total, divided(total.expr, size, correction)), mean, dims
 
 
-def _correction(call: Call) -> int | float:
+def _correction(call: TensorOpCall) -> int | float:
     if "unbiased" in call.arguments:
         return int(call.flag("unbiased"))
     return call.number("correction") if call.has("correction") else 1
@@ -239,7 +245,7 @@ for _name, _has_root, _with_mean in (
 
     @rule(*(f"aten.{_name}.{_kind}" for _kind in ("correction", "dim", "default")))
     def _spread(
-        call: Call, has_root: bool = _has_root, with_mean: bool = _with_mean
+        call: TensorOpCall, has_root: bool = _has_root, with_mean: bool = _with_mean
     ) -> tuple[Lazy, ...]:
         variance, mean, dims = _moments(call)
         rank = call.tensor("self").rank
@@ -252,7 +258,7 @@ for _name, _has_root, _with_mean in (
 
 
 @rule("logsumexp")
-def _logsumexp(call: Call) -> Lazy:
+def _logsumexp(call: TensorOpCall) -> Lazy:
     source = call.cheap("self")
     lazy = computed(source, compute_dtype(call.dtype))
     dims = call.axes(lazy.rank)
@@ -271,7 +277,7 @@ def _logsumexp(call: Call) -> Lazy:
     "linalg_vector_norm norm.Scalar norm.ScalarOpt_dim norm.ScalarOpt_dtype "
     "norm.ScalarOpt_dim_dtype",
 )
-def _norm(call: Call) -> Lazy:
+def _norm(call: TensorOpCall) -> Lazy:
     name = "ord" if "ord" in call.arguments else "p"
     order = float(call.number(name)) if call.has(name) else 2.0
     source = call.tensor("self")
@@ -308,11 +314,11 @@ def _root(total: Expr, order: float) -> Expr:
 for _combine in (Combine.CUMSUM, Combine.CUMPROD):
 
     @rule(f"aten.{_combine}.default")
-    def _cumulated(call: Call, combine: Combine = _combine) -> Lazy:
+    def _cumulated(call: TensorOpCall, combine: Combine = _combine) -> Lazy:
         return _scan(call, combine)
 
 
-def _scan(call: Call, combine: Combine) -> Lazy:
+def _scan(call: TensorOpCall, combine: Combine) -> Lazy:
     """Emit a scan: the dim moves to the end, as the reduction dim, and the store uses its
     variable."""
     lazy = call.tensor("self")

@@ -8,7 +8,7 @@ from stretto.device.expr import Const, Expr, Index, Position, dynamic_index
 from stretto.ir.types import DType
 from stretto.lowering.emit import apply, compute_dtype, like
 from stretto.lowering.lazy import Lazy, cast, variables
-from stretto.lowering.rules import Call, Decline, rule, static_dims
+from stretto.lowering.rules import Decline, TensorOpCall, rule, static_dims
 from stretto.ops.table import Fails, describe
 
 # ---- properties ------------------------------------------------------------------------------
@@ -27,7 +27,7 @@ describe(
     "upsample_nearest1d upsample_nearest1d.vec upsample_nearest2d upsample_nearest2d.vec "
     "upsample_nearest3d upsample_nearest3d.vec",
 )
-def _nearest(call: Call) -> Lazy:
+def _nearest(call: TensorOpCall) -> Lazy:
     lazy = call.tensor("self" if "self" in call.arguments else "input")
     indices = list(variables(call.shape))
     for dim in range(2, lazy.rank):
@@ -51,7 +51,7 @@ class Blend:
     "upsample_linear1d upsample_linear1d.vec upsample_bilinear2d upsample_bilinear2d.vec "
     "upsample_trilinear3d upsample_trilinear3d.vec",
 )
-def _linear(call: Call) -> Lazy:
+def _linear(call: TensorOpCall) -> Lazy:
     name = "self" if "self" in call.arguments else "input"
     dtype = compute_dtype(call.dtype)
     if not dtype.is_float or 0 in call.shape:
@@ -80,7 +80,7 @@ def _mixed(first: Expr, second: Expr, share: Expr) -> Expr:
     return apply("add", apply("mul", rest, first), apply("mul", share, second))
 
 
-def _blend(call: Call, number: int, old: int, place: Index, dtype: DType) -> Blend:
+def _blend(call: TensorOpCall, number: int, old: int, place: Index, dtype: DType) -> Blend:
     """Return the input pixels around an output position along one dim."""
     (new,) = static_dims(call.shape[2 + number : 3 + number])
     position = cast(Position(place), dtype)
@@ -99,7 +99,7 @@ def _blend(call: Call, number: int, old: int, place: Index, dtype: DType) -> Ble
     return Blend(dynamic_index(first), dynamic_index(second), share)
 
 
-def _ratio(call: Call, number: int, old: int, new: int) -> float:
+def _ratio(call: TensorOpCall, number: int, old: int, new: int) -> float:
     """Return input pixels per output pixel: from the given scale, or else from the sizes."""
     if call.has("scale_factors"):
         factors = call.arguments["scale_factors"]

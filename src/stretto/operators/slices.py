@@ -19,7 +19,7 @@ from stretto.ir.size_bounds import maximum, minimum
 from stretto.ir.types import DType
 from stretto.lowering.emit import apply
 from stretto.lowering.lazy import Lazy, broadcast, variables, window
-from stretto.lowering.rules import Call, rule
+from stretto.lowering.rules import TensorOpCall, rule
 from stretto.operators.indexing import (
     Selection,
     batch_along_dim,
@@ -29,7 +29,7 @@ from stretto.operators.indexing import (
     write,
 )
 from stretto.ops.arguments import value_argument
-from stretto.ops.library import define
+from stretto.ops.custom_operators import define
 from stretto.ops.positions import out_of_range, window_out_of_range
 from stretto.ops.symints import require
 from stretto.ops.table import (
@@ -76,7 +76,7 @@ describe("diagonal", batching=ShiftDims(("dim1", "dim2")))
 Shape = tuple[Extent, ...]
 
 
-Places = Callable[[Call, Shape, Shape], list[Index]]
+Places = Callable[[TensorOpCall, Shape, Shape], list[Index]]
 """Returns the index in each dim of the whole of the part's elements, given the dims of the whole
 and of the part."""
 
@@ -85,11 +85,11 @@ def part(reads: str, writes: str) -> Callable[[Places], Places]:
     """Register the operators that read such a part, and the one that writes it."""
 
     def register(places: Places) -> Places:
-        def read(call: Call) -> Lazy:
+        def read(call: TensorOpCall) -> Lazy:
             lazy = call.tensor("self")
             return lazy.view(call.shape, *places(call, lazy.shape, call.shape))
 
-        def written(call: Call) -> Lazy:
+        def written(call: TensorOpCall) -> Lazy:
             shape = call.tensor("src").shape
             selection = Selection(shape, tuple(places(call, call.shape, shape)))
             return write(call, lambda: broadcast(call.tensor("src"), shape), selection)
@@ -102,7 +102,7 @@ def part(reads: str, writes: str) -> Callable[[Places], Places]:
 
 
 @part("select.int select_copy.int", "select_scatter")
-def _row(call: Call, whole: Shape, part: Shape) -> list[Index]:
+def _row(call: TensorOpCall, whole: Shape, part: Shape) -> list[Index]:
     dim = call.axis(len(whole))
     failure = out_of_range("aten.select.int", dim, whole[dim])
     position = call.low.position(call.arguments["index"], whole[dim], failure)
@@ -110,14 +110,14 @@ def _row(call: Call, whole: Shape, part: Shape) -> list[Index]:
 
 
 @part("slice.Tensor slice_copy.Tensor", "slice_scatter")
-def _slice(call: Call, whole: Shape, part: Shape) -> list[Index]:
+def _slice(call: TensorOpCall, whole: Shape, part: Shape) -> list[Index]:
     """A slice begins where Python's rules put it."""
     dim = call.axis(len(whole))
     start = call.integer("start") if call.has("start") else 0
     return window(part, dim, _slice_start(call, start, whole[dim]), call.integer("step"))
 
 
-def _slice_start(call: Call, start: int, size: Extent) -> Index:
+def _slice_start(call: TensorOpCall, start: int, size: Extent) -> Index:
     if isinstance(size, int):
         return Index(const=slice(start, None, 1).indices(size)[0])
     if is_known(size):
@@ -133,7 +133,7 @@ def _slice_start(call: Call, start: int, size: Extent) -> Index:
     "narrow narrow_copy stretto.narrow.default stretto.narrow",
     "stretto.narrow_scatter.default stretto.narrow_scatter",
 )
-def _narrow(call: Call, whole: Shape, part: Shape) -> list[Index]:
+def _narrow(call: TensorOpCall, whole: Shape, part: Shape) -> list[Index]:
     """Negative positions count from the end of the dim."""
     dim = call.axis(len(whole))
     size, length = whole[dim], part[dim]
@@ -145,7 +145,7 @@ def _narrow(call: Call, whole: Shape, part: Shape) -> list[Index]:
 
 
 @part("diagonal diagonal_copy", "diagonal_scatter")
-def _diagonal(call: Call, whole: Shape, part: Shape) -> list[Index]:
+def _diagonal(call: TensorOpCall, whole: Shape, part: Shape) -> list[Index]:
     first, second = (call.axis(len(whole), name) for name in ("dim1", "dim2"))
     offset = call.integer("offset")
     *rest, along = variables(part)

@@ -18,7 +18,7 @@ from stretto.lowering.emit import (
     where,
 )
 from stretto.lowering.lazy import Lazy, cast
-from stretto.lowering.rules import Call, rule
+from stretto.lowering.rules import TensorOpCall, rule
 from stretto.ops.table import Fails, ShiftDims, describe
 
 # ---- properties ------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ LEAST_EXPONENT = {DType.F32: -87.0, DType.F64: -708.0}
 """exp of a smaller number is denormal."""
 
 
-def row_statistics(call: Call, lazy: Lazy, dim: int) -> tuple[Expr, Lazy, Lazy]:
+def row_statistics(call: TensorOpCall, lazy: Lazy, dim: int) -> tuple[Expr, Lazy, Lazy]:
     """Return (the argument x - max of exp, the maxima, the sums of exponentials) along `dim`."""
     top = reduction(call.low, lazy, (dim,), Combine.MAX)
     raised = apply("sub", lazy.expr, over(top, (dim,), lazy))
@@ -40,7 +40,7 @@ def row_statistics(call: Call, lazy: Lazy, dim: int) -> tuple[Expr, Lazy, Lazy]:
     return raised, top, reduction(call.low, exponentials, (dim,), Combine.SUM)
 
 
-def exponential(call: Call, raised: Expr) -> Expr:
+def exponential(call: TensorOpCall, raised: Expr) -> Expr:
     """Return exp of x - max, with denormal results replaced by 0.
 
     Next to the 1 of the maximum they are negligible, and arithmetic with them takes a hundred
@@ -54,7 +54,7 @@ def exponential(call: Call, raised: Expr) -> Expr:
     return where(is_small, like(0, raised), apply("exp", apply("maximum", raised, least)))
 
 
-def _source(call: Call) -> tuple[Lazy, int]:
+def _source(call: TensorOpCall) -> tuple[Lazy, int]:
     """Return the input in the dtype of computation, and the dim."""
     lazy = call.cheap("self")
     if call.has("dtype"):
@@ -63,7 +63,7 @@ def _source(call: Call) -> tuple[Lazy, int]:
 
 
 @rule("_softmax softmax.int _safe_softmax")
-def _softmax(call: Call) -> Lazy:
+def _softmax(call: TensorOpCall) -> Lazy:
     """Rows of -inf give 0 in `_safe_softmax`, NaN in the others."""
     lazy, dim = _source(call)
     if 0 in call.shape:
@@ -80,7 +80,7 @@ def _softmax(call: Call) -> Lazy:
 
 
 @rule("_log_softmax log_softmax.int")
-def _log_softmax(call: Call) -> Lazy:
+def _log_softmax(call: TensorOpCall) -> Lazy:
     lazy, dim = _source(call)
     if 0 in call.shape:
         return call.tensor("self")

@@ -30,8 +30,8 @@ from stretto.device.expr import (
     Access,
     Apply,
     Buffer,
+    ComputedPosition,
     Const,
-    Dynamic,
     Expr,
     Extent,
     Index,
@@ -49,8 +49,8 @@ from stretto.ir.types import DType
 from stretto.kernels.groups import NewBuffers, replace_operators
 from stretto.lowering.emit import compute_dtype, computed, neutral
 from stretto.lowering.lazy import Lazy, cast, constant, placed, placed_at, stored, variables
-from stretto.lowering.rules import Call, Decline, rule, static_dims
-from stretto.ops.library import define
+from stretto.lowering.rules import Decline, TensorOpCall, rule, static_dims
+from stretto.ops.custom_operators import define
 from stretto.ops.table import Fails, ShiftDims, describe
 
 # ---- properties ------------------------------------------------------------------------------
@@ -65,18 +65,18 @@ describe("topk sort", batching=ShiftDims())
 
 
 @rule("sort.stable")
-def _sort(call: Call) -> tuple[Lazy, ...]:
+def _sort(call: TensorOpCall) -> tuple[Lazy, ...]:
     if not (call.has("stable") and call.flag("stable")):
         raise Decline("which of equal elements comes first is the library's choice")
     return _ordered(call, call.flag("descending"))
 
 
 @rule("stretto.topk.default")
-def _topk(call: Call) -> tuple[Lazy, ...]:
+def _topk(call: TensorOpCall) -> tuple[Lazy, ...]:
     return _ordered(call, call.flag("largest"))
 
 
-def _ordered(call: Call, descending: bool) -> tuple[Lazy, ...]:
+def _ordered(call: TensorOpCall, descending: bool) -> tuple[Lazy, ...]:
     """Return the first elements of the sorted dim, as many as the result has there, and their
     positions."""
     static_dims((*call.tensor("self").shape, *call.shape))
@@ -88,11 +88,11 @@ def _ordered(call: Call, descending: bool) -> tuple[Lazy, ...]:
     dim = call.axis(lazy.rank)
     places = _places(call, lazy, dim, call.shape[dim], descending)
     indices = list(variables(call.shape))
-    indices[dim] = Index.of(Dynamic(places.expr)) if lazy.shape[dim] != 1 else Index()
+    indices[dim] = Index.of(ComputedPosition(places.expr)) if lazy.shape[dim] != 1 else Index()
     return Lazy(lazy.dtype, call.shape, lazy.at(*indices)), places
 
 
-def _places(call: Call, lazy: Lazy, dim: int, keep: Extent, descending: bool) -> Lazy:
+def _places(call: TensorOpCall, lazy: Lazy, dim: int, keep: Extent, descending: bool) -> Lazy:
     """Return the positions that the elements of the sorted dim come from. That dim appears twice
     at the end of the operator's dims: with the size sorted and with the size stored."""
     if lazy.shape[dim] == 1:
@@ -147,7 +147,7 @@ def split_sorts(tree: Tree[Items], units: int, costs: CostModel) -> Tree[Items]:
     if units == 1:
         return tree
 
-    def change(steps: Steps, operator: Operator) -> tuple[LeafItem, ...]:
+    def change(steps: SortSteps, operator: Operator) -> tuple[LeafItem, ...]:
         rows, length, keep = _sizes(operator)
         parts = min(units // max(rows, 1), length // costs.selected_part)
         if parts < 2 or keep * costs.selected_share * parts > length:
@@ -160,7 +160,7 @@ def split_sorts(tree: Tree[Items], units: int, costs: CostModel) -> Tree[Items]:
 def count_sorts(tree: Tree[Items], costs: CostModel) -> Tree[Items]:
     """Replace all sorts by counting or by library calls."""
 
-    def change(steps: Steps, operator: Operator) -> tuple[LeafItem, ...]:
+    def change(steps: SortSteps, operator: Operator) -> tuple[LeafItem, ...]:
         rows, length, keep = _sizes(operator)
         size = max(costs.compared_slice, costs.compared_spare * keep)
         if 2 * size <= length:
@@ -181,18 +181,18 @@ def _sizes(operator: Operator) -> tuple[int, int, int]:
     return prod(rows), length, keep
 
 
-Change = Callable[["Steps", Operator], tuple[LeafItem, ...]]
+Change = Callable[["SortSteps", Operator], tuple[LeafItem, ...]]
 
 
 def _changed(tree: Tree[Items], change: Change) -> Tree[Items]:
     def steps(operator: Operator, new: NewBuffers) -> tuple[LeafItem, ...]:
-        return change(Steps(new), operator) if operator.combine in SORTS else (operator,)
+        return change(SortSteps(new), operator) if operator.combine in SORTS else (operator,)
 
     return replace_operators(tree, steps)
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class SortSteps:
     """Creates the steps of a sort, and their buffers."""
 
     new: NewBuffers
@@ -225,7 +225,7 @@ class Steps:
 
         def place(candidate: Index) -> Index:
             inside = Load(Access(parts, candidates, (*outer, candidate)))
-            return (candidate // keep) * size + Dynamic(inside)
+            return (candidate // keep) * size + ComputedPosition(inside)
 
         found = self.buffer(DType.I64, (*operator.dims, keep))
         second = replace(
@@ -235,7 +235,7 @@ class Steps:
             out=Access(found, found.shape, (*outer, *variables((keep,), rank + 1))),
         )
         which = Load(placed(found, found.shape))
-        last = self._copy(operator, Position(place(Index.of(Dynamic(which)))))
+        last = self._copy(operator, Position(place(Index.of(ComputedPosition(which)))))
         return first, second, last
 
     def counted(self, operator: Operator) -> tuple[Operator, Operator]:

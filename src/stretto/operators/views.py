@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from math import prod
 
-from stretto.device.expr import Apply, Const, Dynamic, Expr, Extent, Index, Load, Position, is_known
+from stretto.device.expr import (
+    Apply,
+    ComputedPosition,
+    Const,
+    Expr,
+    Extent,
+    Index,
+    Load,
+    Position,
+    is_known,
+)
 from stretto.ir.core import Value, argument_values
 from stretto.ir.ops import TensorOp
 from stretto.ir.types import DType
 from stretto.lowering.emit import apply, conjunction, where, within
-from stretto.lowering.function import Lowering
 from stretto.lowering.lazy import (
     Lazy,
     broadcast,
@@ -24,7 +33,8 @@ from stretto.lowering.lazy import (
     variables,
     window,
 )
-from stretto.lowering.rules import Call, Decline, rule, static_dims
+from stretto.lowering.lower_function import Lowering
+from stretto.lowering.rules import Decline, TensorOpCall, rule, static_dims
 from stretto.ops.arguments import argument
 from stretto.ops.table import Aliases, Fails, KeepDims, ShiftDims, describe
 from stretto.passes.algebra import permutation
@@ -67,7 +77,7 @@ describe("stack cat flip roll repeat", whole=True)
     "alias alias_copy detach detach_copy clone contiguous lift lift_fresh lift_fresh_copy "
     "view_as positive",
 )
-def _same(call: Call) -> Lazy:
+def _same(call: TensorOpCall) -> Lazy:
     return reshaped(call, call.tensor("self"))
 
 
@@ -75,14 +85,14 @@ def _same(call: Call) -> Lazy:
     "_to_copy to.dtype to.dtype_layout to.device to.other type_as "
     "prims.convert_element_type.default",
 )
-def _to(call: Call) -> Lazy:
+def _to(call: TensorOpCall) -> Lazy:
     name = "a" if "a" in call.arguments else "self"
     lazy = call.tensor(name)
     return Lazy(call.dtype, lazy.shape, cast(lazy.expr, call.dtype))
 
 
 @rule("copy")
-def _copy(call: Call) -> Lazy:
+def _copy(call: TensorOpCall) -> Lazy:
     source = broadcast(call.tensor("src"), call.shape)
     return Lazy(call.dtype, call.shape, cast(source.expr, call.dtype))
 
@@ -92,11 +102,11 @@ def _copy(call: Call) -> Lazy:
     "unflatten.int squeeze squeeze.dim squeeze.dims squeeze_copy squeeze_copy.dim "
     "squeeze_copy.dims unsqueeze unsqueeze_copy atleast_1d atleast_2d",
 )
-def _reshape(call: Call) -> Lazy:
+def _reshape(call: TensorOpCall) -> Lazy:
     return reshaped(call, call.tensor("self"))
 
 
-def reshaped(call: Call, lazy: Lazy) -> Lazy:
+def reshaped(call: TensorOpCall, lazy: Lazy) -> Lazy:
     """Return the tensor in the dims of the result; stored first if a dynamic dim is split or
     merged."""
     try:
@@ -117,20 +127,20 @@ def _is_run_of_rows(shape: tuple[Extent, ...]) -> bool:
 
 
 @rule("permute permute_copy")
-def _permute(call: Call) -> Lazy:
+def _permute(call: TensorOpCall) -> Lazy:
     lazy = call.tensor("self")
     return permute(lazy, tuple(dim % lazy.rank for dim in call.integers("dims")))
 
 
 @rule("transpose.int transpose_copy.int swapaxes")
-def _transpose(call: Call) -> Lazy:
+def _transpose(call: TensorOpCall) -> Lazy:
     lazy = call.tensor("self")
     names = ("axis0", "axis1") if "axis0" in call.arguments else ("dim0", "dim1")
     return swapped(lazy, *(call.axis(lazy.rank, name) for name in names))
 
 
 @rule("t t_copy numpy_T mT")
-def _t(call: Call) -> Lazy:
+def _t(call: TensorOpCall) -> Lazy:
     lazy = call.tensor("self")
     return swapped(lazy, lazy.rank - 2, lazy.rank - 1) if lazy.rank >= 2 else lazy
 
@@ -144,7 +154,7 @@ def swapped(lazy: Lazy, first: int, second: int) -> Lazy:
 
 
 @rule("movedim.intlist movedim.int")
-def _movedim(call: Call) -> Lazy:
+def _movedim(call: TensorOpCall) -> Lazy:
     lazy = call.tensor("self")
     source = [dim % lazy.rank for dim in call.integers("source")]
     target = [dim % lazy.rank for dim in call.integers("destination")]
@@ -158,12 +168,12 @@ def _movedim(call: Call) -> Lazy:
 
 @rule("expand expand_copy expand_as")
 @rule("broadcast_to")
-def _expand(call: Call) -> Lazy:
+def _expand(call: TensorOpCall) -> Lazy:
     return broadcast(call.tensor("self"), call.shape)
 
 
 @rule("repeat tile")
-def _repeat(call: Call) -> Lazy:
+def _repeat(call: TensorOpCall) -> Lazy:
     lazy = call.tensor("self")
     lead = len(call.shape) - lazy.rank
     indices: list[Index] = []
@@ -176,7 +186,7 @@ def _repeat(call: Call) -> Lazy:
 
 
 @rule("repeat_interleave.self_int")
-def _repeat_interleave(call: Call) -> Lazy:
+def _repeat_interleave(call: TensorOpCall) -> Lazy:
     lazy = call.tensor("self")
     if not call.has("dim"):
         lazy = reshape(lazy, (prod(static_dims(lazy.shape)),))
@@ -193,7 +203,7 @@ def _repeat_interleave(call: Call) -> Lazy:
     "split.Tensor split_copy.Tensor split_with_sizes split_with_sizes_copy chunk "
     "tensor_split.sections unsafe_split.Tensor unsafe_chunk unsafe_split_with_sizes",
 )
-def _split(call: Call) -> tuple[Lazy, ...]:
+def _split(call: TensorOpCall) -> tuple[Lazy, ...]:
     lazy = call.tensor("self")
     dim = call.axis(lazy.rank)
     parts: list[Lazy] = []
@@ -206,14 +216,14 @@ def _split(call: Call) -> tuple[Lazy, ...]:
 
 
 @rule("unbind.int unbind_copy.int")
-def _unbind(call: Call) -> tuple[Lazy, ...]:
+def _unbind(call: TensorOpCall) -> tuple[Lazy, ...]:
     lazy = call.tensor("self")
     dim = call.axis(lazy.rank)
     return tuple(select(lazy, dim, number) for number in range(len(call.op.results)))
 
 
 @rule("unfold unfold_copy")
-def _unfold(call: Call) -> Lazy:
+def _unfold(call: TensorOpCall) -> Lazy:
     lazy = call.tensor("self")
     dim = call.axis(lazy.rank, "dimension")
     indices = list(variables(call.shape))
@@ -228,7 +238,7 @@ def _unfold(call: Call) -> Lazy:
 
 
 @rule("flip")
-def _flip(call: Call) -> Lazy:
+def _flip(call: TensorOpCall) -> Lazy:
     lazy = call.tensor("self")
     indices = list(variables(lazy.shape))
     for dim in {d % max(lazy.rank, 1) for d in call.integers("dims")} if lazy.rank else ():
@@ -239,7 +249,7 @@ def _flip(call: Call) -> Lazy:
 
 
 @rule("roll")
-def _roll(call: Call) -> Lazy:
+def _roll(call: TensorOpCall) -> Lazy:
     lazy = call.tensor("self")
     dims, shifts = call.integers("dims"), call.integers("shifts")
     if 0 in lazy.shape or not lazy.rank:
@@ -258,7 +268,7 @@ def _roll(call: Call) -> Lazy:
 
 
 @rule("constant_pad_nd pad")
-def _pad(call: Call) -> Lazy:
+def _pad(call: TensorOpCall) -> Lazy:
     value = call.scalar("value") if call.has("value") else Const(0.0, DType.F32)
     return _padded(call, str(call.arguments.get("mode", "constant")), value)
 
@@ -266,11 +276,11 @@ def _pad(call: Call) -> Lazy:
 for _name, _mode in (("reflection", "reflect"), ("replication", "replicate")):
 
     @rule(*(f"{_name}_pad{dims}d" for dims in (1, 2, 3)))
-    def _edge_pad(call: Call, mode: str = _mode) -> Lazy:
+    def _edge_pad(call: TensorOpCall, mode: str = _mode) -> Lazy:
         return _padded(call, mode, None)
 
 
-def _padded(call: Call, mode: str, value: Expr | None) -> Lazy:
+def _padded(call: TensorOpCall, mode: str, value: Expr | None) -> Lazy:
     lazy = call.tensor("self")
     amounts = call.integers("pad" if "pad" in call.arguments else "padding")
     indices = list(variables(call.shape))
@@ -305,11 +315,11 @@ def _folded(place: Index, size: int, mode: str) -> Index:
             inside = apply("sub", last, Apply("abs", (mirrored,), DType.I64))
         case _:
             raise Decline(f"padding mode {mode}")
-    return Index.of(Dynamic(inside))
+    return Index.of(ComputedPosition(inside))
 
 
 @rule("pixel_shuffle")
-def _pixel_shuffle(call: Call) -> Lazy:
+def _pixel_shuffle(call: TensorOpCall) -> Lazy:
     lazy = call.tensor("self")
     factor = call.integer("upscale_factor")
     *lead, channel, y, x = variables(call.shape)
@@ -321,13 +331,13 @@ def _pixel_shuffle(call: Call) -> Lazy:
 
 
 @rule("cat concat")
-def _cat(call: Call) -> Lazy:
+def _cat(call: TensorOpCall) -> Lazy:
     parts = [part for part in call.tensors("tensors") if part.shape != (0,) or len(call.shape) == 1]
     return joined(call, parts, call.axis(len(call.shape)))
 
 
 @rule("stack")
-def _stack(call: Call) -> Lazy:
+def _stack(call: TensorOpCall) -> Lazy:
     dim = call.axis(len(call.shape))
     parts: list[Lazy] = []
     for part in call.tensors("tensors"):  # insert the new dim, of size 1
@@ -336,7 +346,7 @@ def _stack(call: Call) -> Lazy:
     return joined(call, parts, dim)
 
 
-def joined(call: Call, parts: list[Lazy], dim: int) -> Lazy:
+def joined(call: TensorOpCall, parts: list[Lazy], dim: int) -> Lazy:
     """Store the parts one after the other along `dim`."""
     place = _place(call.low, call.result)
     start = Index()

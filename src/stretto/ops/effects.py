@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import torch
 
 from stretto.components import reachable
-from stretto.ir.calls import call_graph
+from stretto.ir.call_graph import call_graph
 from stretto.ir.core import Function, Op, Program
 from stretto.ir.ops import CallOp, CheckOp, ListGetOp, ListPopOp, ListSetOp, TensorOp, WhileOp
 from stretto.ops.properties import is_random, stop_reason

@@ -160,7 +160,7 @@ def resolve(target: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class SchemaParameter:
     """One parameter of an operator's schema."""
 
     name: str
@@ -172,18 +172,19 @@ class Parameter:
 
 
 @cache
-def parameters(target: str) -> dict[str, Parameter]:
+def parameters(target: str) -> dict[str, SchemaParameter]:
     """Return the schema's parameters by name, positional ones first and in order."""
     arguments = resolve(target)._schema.arguments
     types = {item.name: str(item.type) for item in arguments}
     return {
-        name: Parameter(name, "Tensor" in type, "number" in type) for name, type in types.items()
+        name: SchemaParameter(name, "Tensor" in type, "number" in type)
+        for name, type in types.items()
     }
 
 
 def named_arguments(
     target: str, args: Sequence[Any], kwargs: Iterable[tuple[str, Any]] = ()
-) -> list[tuple[Parameter, Any]]:
+) -> list[tuple[SchemaParameter, Any]]:
     """Return each given argument with its parameter; raise VerifyError for too many or unknown
     ones."""
     known = parameters(target)

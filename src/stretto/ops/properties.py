@@ -43,7 +43,7 @@ class Properties:
     elementwise: each element of the result depends only on the operands' elements at that
     place. rearranges: the result only renames elements of one operand. positions: the argument
     whose positions are checked; None if unknown. switches: None if it draws no random numbers;
-    else the arguments that can switch that off. updates, whole, raises: see `table.Entry`.
+    else the arguments that can switch that off. updates, whole, raises: see `table.OperatorFacts`.
     """
 
     target: str
@@ -111,7 +111,7 @@ def properties(target: str) -> Properties:
 
 def describe(target: str, **said: Any) -> None:
     """Add to the entry of an operator what torch's tags and schema do not say: fields of
-    `table.Entry`."""
+    `table.OperatorFacts`."""
     namespace, _, name = target.partition(".")
     table.describe(name, namespace, **said)
     properties.cache_clear()

@@ -141,7 +141,7 @@ Batching = ElementByElement | ShiftDims | KeepDims | MergeRows | AllDims | OwnRu
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class OperatorFacts:
     """Facts about an operator. For a field that is None, torch decides.
 
     fails: NEVER for operators that take every value of the right shape and dtype, although they
@@ -166,7 +166,7 @@ class Entry:
     whole: bool | None = None
 
 
-TABLE: dict[str, Entry] = {}
+TABLE: dict[str, OperatorFacts] = {}
 AnyRule = TypeVar("AnyRule", bound=Callable[..., torch.Tensor])
 
 
@@ -180,7 +180,7 @@ def load_families() -> None:
 def describe(names: str, namespace: str = "aten", **said: Any) -> None:
     """Add to the entry of each operator in `names`, which are separated by spaces."""
     for key in (f"{namespace}.{name}" for name in names.split()):
-        TABLE[key] = replace(TABLE.get(key, Entry()), **said)
+        TABLE[key] = replace(TABLE.get(key, OperatorFacts()), **said)
     entry.cache_clear()
 
 
@@ -199,10 +199,12 @@ def shape_rule(
 
 
 @cache
-def entry(target: str) -> Entry:
+def entry(target: str) -> OperatorFacts:
     """Return the entry of an overload, completed by that of all overloads of its operator."""
     load_families()
-    own = TABLE.get(target, Entry())
-    shared = TABLE.get(".".join(target.split(".")[:2]), Entry())
-    given = {name: said for name in Entry.__slots__ if (said := getattr(own, name)) is not None}
+    own = TABLE.get(target, OperatorFacts())
+    shared = TABLE.get(".".join(target.split(".")[:2]), OperatorFacts())
+    given = {
+        name: said for name in OperatorFacts.__slots__ if (said := getattr(own, name)) is not None
+    }
     return replace(shared, **given)

@@ -32,7 +32,7 @@ from stretto.ir.sizes import Size, symbol
 from stretto.ir.types import Dim
 from stretto.ops.infer import tensor_op
 from stretto.ops.properties import is_contraction, is_random, is_view
-from stretto.passes.analyses.loops import ListLengths, normalise, replace_loops
+from stretto.passes.analyses.loop_dependences import ListLengths, normalise, replace_loops
 from stretto.passes.batching.twins import Twins, find_twins, is_source
 
 MEBIBYTE = 1 << 20

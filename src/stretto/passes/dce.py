@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stretto.components import reachable
-from stretto.ir.calls import call_graph
+from stretto.ir.call_graph import call_graph
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.ops import ConstantOp, ForOp, IfOp, ListStackOp, SizeOp, WhileOp
 from stretto.ir.rewrite import all_blocks, narrow

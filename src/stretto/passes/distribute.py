@@ -28,10 +28,10 @@ from stretto.ir.ops import ConstantOp, ForOp, ListGetOp, ListNewOp, ListPushOp, 
 from stretto.ir.rewrite import clone_op
 from stretto.ir.size_bounds import at_most
 from stretto.ir.symbols import symbols_bound_by
-from stretto.ir.types import INDEX, ListType, TensorType
+from stretto.ir.types import INDEX, TensorListType, TensorType
 from stretto.ops.effects import has_effect
 from stretto.ops.properties import is_contraction, is_view, properties
-from stretto.passes.analyses.loops import (
+from stretto.passes.analyses.loop_dependences import (
     LoopDependence,
     Node,
     loop_dependence,
@@ -49,7 +49,7 @@ from stretto.remarks import Remarks
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DistributedLoop:
     """One of the new loops: its ops, the numbers of its carried values in the old loop, and the
     values that it receives from earlier loops and sends to later ones."""
 
@@ -59,7 +59,7 @@ class Part:
     sent: tuple[Value, ...]
 
 
-def plan_distribution(loop: ForOp, limit_bytes: int) -> tuple[Part, ...] | str:
+def plan_distribution(loop: ForOp, limit_bytes: int) -> tuple[DistributedLoop, ...] | str:
     """Return the loops in order, or the reason why the loop should stay as it is."""
     trips = loop.trips()
     if trips is not None and at_most(trips, 1):
@@ -171,12 +171,12 @@ class Planner:
         self.loop_of = {node: new[number] for node, number in self.loop_of.items()}
         self.count = len(joined) + 1
 
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[DistributedLoop, ...]:
         ops = [self.ops(number) for number in range(self.count)]
         received = [self.received(number, ops[number]) for number in range(self.count)]
         flowing = dict.fromkeys(value for values in received for value in values)
         return tuple(
-            Part(
+            DistributedLoop(
                 frozenset(ops[number]),
                 self.carried(number),
                 received[number],
@@ -259,7 +259,7 @@ class Distribute:
         return distribute(loop, parts)
 
 
-def distribute(loop: ForOp, parts: tuple[Part, ...]) -> list[Op]:
+def distribute(loop: ForOp, parts: tuple[DistributedLoop, ...]) -> list[Op]:
     """Return the loops that replace a loop in canonical form; they define its results."""
     ops: list[Op] = []
     lists: dict[Value, Value] = {}
@@ -268,7 +268,7 @@ def distribute(loop: ForOp, parts: tuple[Part, ...]) -> list[Op]:
     return ops
 
 
-def _part_loop(loop: ForOp, part: Part, lists: dict[Value, Value]) -> list[Op]:
+def _part_loop(loop: ForOp, part: DistributedLoop, lists: dict[Value, Value]) -> list[Op]:
     """Return one loop, preceded by the empty lists for the values that it sends. Adds their final
     values to `lists`."""
     mapping: dict[Value, Value] = {}
@@ -281,7 +281,7 @@ def _part_loop(loop: ForOp, part: Part, lists: dict[Value, Value]) -> list[Op]:
         item = mapping[value] = fresh(value)
         body.ops.append(ListGetOp(lists[value], index, results=(item,)))
     body.ops.extend(clone_op(op, mapping) for op in loop.body.ops if op in part.ops)
-    types = [Value(ListType(value.tensor), value.hint) for value in part.sent]
+    types = [Value(TensorListType(value.tensor), value.hint) for value in part.sent]
     empty = [ListNewOp(results=(value,)) for value in types]
     growing, final = (tuple(map(fresh, types)) for _ in range(2))
     pushed = [

@@ -37,7 +37,7 @@ from stretto.ops.arguments import with_arguments
 from stretto.ops.infer import named_arguments
 from stretto.ops.properties import is_random
 from stretto.passes.algebra import number
-from stretto.passes.analyses.ops import on_host
+from stretto.passes.analyses.op_facts import on_host
 
 
 @dataclass(frozen=True, slots=True)

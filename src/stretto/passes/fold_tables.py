@@ -4,9 +4,9 @@ A decoder looks up its last token in an embedding and multiplies the row with a 
 constant, so all products are computed once at compile time, and a step reads one row of them: a few
 kilobytes instead of the whole weight.
 
-Changes: products with a constant matrix (`Linear`) of an `embedding` in a constant table, in any
-block. Needs: constants folded. Guarantees: sums as exact as before, rounded once; a new table takes
-at most `limit_bytes`, and its computation at most `limit_flops` operations.
+Changes: products with a constant matrix (`LinearProduct`) of an `embedding` in a constant table, in
+any block. Needs: constants folded. Guarantees: sums as exact as before, rounded once; a new table
+takes at most `limit_bytes`, and its computation at most `limit_flops` operations.
 
     %t = constant "table" : f32[3797, 256]    %p = constant "product_table.0" : f32[3797, 1024]
     %w = constant "w" : f32[1024, 256]        %y = embedding(%p, %ids)
@@ -26,7 +26,7 @@ from stretto.ir.ops import TensorOp
 from stretto.ir.rewrite import all_blocks
 from stretto.ops.arguments import value_argument
 from stretto.ops.infer import tensor_op
-from stretto.passes.analyses.ops import Constants, Linear, as_linear
+from stretto.passes.analyses.op_facts import Constants, LinearProduct, as_linear
 
 MEBIBYTE = 1 << 20
 
@@ -76,7 +76,7 @@ class FoldTables:
 class Lookup:
     """A product with the rows `indices` of a constant table."""
 
-    linear: Linear
+    linear: LinearProduct
     table: torch.Tensor
     indices: Value
 

@@ -41,14 +41,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stretto.components import reachable
-from stretto.ir.calls import call_graph, recursive_functions
+from stretto.ir.call_graph import call_graph, recursive_functions
 from stretto.ir.core import Block, Op, Program, Value, fresh
 from stretto.ir.ops import CallOp, ForOp, IfOp
 from stretto.ir.rewrite import all_blocks, clone_op, substitute
 from stretto.ir.symbols import symbols_bound_by
 from stretto.ir.types import INDEX
 from stretto.ops.infer import tensor_op
-from stretto.passes.analyses.ops import may_stop, names_own_sizes, reads
+from stretto.passes.analyses.op_facts import may_stop, names_own_sizes, reads
 from stretto.passes.inline import Copies
 from stretto.passes.manager import Target
 from stretto.passes.parallel_loops import (

@@ -182,7 +182,7 @@ class HeightSteps:
             pools.append(out.emit("aten.cat.default", (stored, zeros), 0))
         return pools
 
-    def table(self, out: Emitter, lists: Lists, calls: Dim) -> Table:
+    def table(self, out: Emitter, lists: Lists, calls: Dim) -> RecordTable:
         """Return the records of the walk, sorted by height. calls: the symbol for the number of
         activations with calls."""
         emit, count = out.emit, length_of(out, lists.numbers)
@@ -207,7 +207,7 @@ class HeightSteps:
             children = self.children(out, numbers, rank, first, order)
         stored = [_stack(out, list, calls) for list in lists.records]
         records = [emit("aten.index_select.default", one, 0, order) for one in stored]
-        return Table(count, first, ends, tuple(children), tuple(records))
+        return RecordTable(count, first, ends, tuple(children), tuple(records))
 
     def children(
         self, out: Emitter, numbers: Value, rank: Value, first: Value, order: Value
@@ -226,7 +226,9 @@ class HeightSteps:
             found.append(out.emit("aten.index_select.default", row, 0, order))
         return found
 
-    def loop(self, table: Table, inits: tuple[Value, ...], known: dict[Value, Value]) -> WhileOp:
+    def loop(
+        self, table: RecordTable, inits: tuple[Value, ...], known: dict[Value, Value]
+    ) -> WhileOp:
         """Return the loop. An iteration computes the rows of a height, or as many as a step has,
         and looks up where the height of the next step ends."""
         head, carried, params = Emitter(), tuple(map(fresh, inits)), tuple(map(fresh, inits))
@@ -308,7 +310,7 @@ def _stack(out: Emitter, list: Value, length: Dim) -> Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class RecordTable:
     """The records of the walk. calls: the number of activations with calls. first: the row of the
     pools where their results begin.
 
@@ -329,7 +331,7 @@ class Step:
     """An iteration: it computes rows `start` to `stop` of the table, and writes rows of the pools
     from `target` on. known: the constants and parameters that the rest reads."""
 
-    table: Table
+    table: RecordTable
     known: dict[Value, Value]
     start: Value
     stop: Value

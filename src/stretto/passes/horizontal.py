@@ -29,12 +29,12 @@ from stretto.ir.rewrite import all_blocks
 from stretto.ops.arguments import argument, value_argument, with_arguments
 from stretto.ops.infer import tensor_op
 from stretto.ops.properties import is_contraction
-from stretto.passes.analyses.loops import loop_dependence
-from stretto.passes.analyses.ops import Constants, Linear, as_linear
+from stretto.passes.analyses.loop_dependences import loop_dependence
+from stretto.passes.analyses.op_facts import Constants, LinearProduct, as_linear
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class FusibleContraction:
     """A contraction that can be fused with others of the same `key`.
 
     `weight` has the outputs along `weight_dim`, the results have them along `result_dim`.
@@ -75,32 +75,32 @@ _OTHERS = {
         ("input", "weight", "bias", 0, -1),
     ),
 }
-"""Contractions that are not `Linear`, among them `mm` with a constant matrix on the left: the
-names of input, weight and bias, and the dims of the outputs in the weight and in the result.
+"""Contractions that are not `LinearProduct`, among them `mm` with a constant matrix on the left:
+the names of input, weight and bias, and the dims of the outputs in the weight and in the result.
 Images may lack a batch dim, so their channels are counted from the end."""
 
 
-def member(op: Op, constants: Constants) -> Member | str:
+def member(op: Op, constants: Constants) -> FusibleContraction | str:
     """Return the op as one that may be fused with others, or the reason why it may not."""
     if not isinstance(op, TensorOp) or len(op.results) != 1:
         return "it is not a tensor operator"
     linear = as_linear(op, constants)
-    if isinstance(linear, Linear):
+    if isinstance(linear, LinearProduct):
         return _linear(linear)
     return _other(op, constants) if op.target in _OTHERS else linear
 
 
-def _linear(linear: Linear) -> Member:
+def _linear(linear: LinearProduct) -> FusibleContraction:
     def join(weight: Value, bias: Value | None) -> TensorOp:
         extra = () if bias is None else (bias,)
         return tensor_op("aten.linear.default", linear.input, weight, *extra)
 
     key = ("linear", linear.input, linear.weight.dtype, linear.weight.device)
     rank = linear.op.result.tensor.rank
-    return Member(linear.op, key, linear.weight, linear.bias, 0, rank - 1, join)
+    return FusibleContraction(linear.op, key, linear.weight, linear.bias, 0, rank - 1, join)
 
 
-def _other(op: TensorOp, constants: Constants) -> Member | str:
+def _other(op: TensorOp, constants: Constants) -> FusibleContraction | str:
     input_name, weight_name, bias_name, weight_dim, result_dim = _OTHERS[op.target]
     source, bias = value_argument(op, input_name), value_argument(op, bias_name)
     weight, known = constants.tensor(value_argument(op, weight_name)), constants.tensor(bias)
@@ -123,7 +123,7 @@ def _other(op: TensorOp, constants: Constants) -> Member | str:
         return with_arguments(op, {weight_name: joined, **biases})
 
     key = (op.target, source, weight.dtype, settings)
-    return Member(op, key, weight, known, weight_dim, result_dim, join)
+    return FusibleContraction(op, key, weight, known, weight_dim, result_dim, join)
 
 
 def _recurrences(body: Block) -> dict[Op, tuple[Op, int]]:
@@ -144,10 +144,10 @@ def _fuse_block(block: Block, constants: Constants, recurrences: dict[Op, tuple[
     A contraction that has to wait for a recurrence would delay all that it is fused with, so
     only members of the same recurrence are fused.
     """
-    groups: dict[Hashable, list[Member]] = {}
+    groups: dict[Hashable, list[FusibleContraction]] = {}
     for op in block.ops:
         found = member(op, constants)
-        if isinstance(found, Member):
+        if isinstance(found, FusibleContraction):
             groups.setdefault((found.key, recurrences.get(op)), []).append(found)
         elif isinstance(op, TensorOp) and is_contraction(op):
             remarks = constants.program.remarks
@@ -161,7 +161,7 @@ def _fuse_block(block: Block, constants: Constants, recurrences: dict[Op, tuple[
     return len(several)
 
 
-def _fused(constants: Constants, members: list[Member]) -> list[Op]:
+def _fused(constants: Constants, members: list[FusibleContraction]) -> list[Op]:
     """Return the fused contraction and the slices that define the members' results."""
     first = members[0]
     weights = [item.weight.detach() for item in members]
@@ -184,7 +184,7 @@ def _fused(constants: Constants, members: list[Member]) -> list[Op]:
     return ops
 
 
-def _joined_bias(constants: Constants, members: list[Member]) -> ConstantOp | None:
+def _joined_bias(constants: Constants, members: list[FusibleContraction]) -> ConstantOp | None:
     """Return all biases in one constant, zeros for a member without one; None if no member has
     one."""
     if all(item.bias is None for item in members):

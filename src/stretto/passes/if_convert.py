@@ -26,7 +26,7 @@ from stretto.ir.ops import ConstantOp, ForOp, IfOp, LiteralOp, TensorOp
 from stretto.ir.rewrite import Definitions, Replacement, all_blocks, rewrite_program
 from stretto.ir.types import TensorType
 from stretto.ops.infer import tensor_op
-from stretto.passes.analyses.ops import (
+from stretto.passes.analyses.op_facts import (
     any_may_stop,
     dependents,
     elements,

@@ -17,7 +17,7 @@ from itertools import count
 from typing import ClassVar
 
 from stretto.components import components
-from stretto.ir.calls import call_graph, recursive_functions
+from stretto.ir.call_graph import call_graph, recursive_functions
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.ops import CallOp
 from stretto.ir.rewrite import Definitions, Replacement, clone_block, rewrite_block, substitute
@@ -45,7 +45,7 @@ class InlineFunctions:
         recursive = recursive_functions(program)
         changed = False
         for name in (name for group in components(call_graph(program)) for name in group):
-            changed |= _Inliner(program, program.functions[name], recursive, self.limit).run()
+            changed |= _CallInliner(program, program.functions[name], recursive, self.limit).run()
         return changed
 
 
@@ -64,7 +64,7 @@ def keep_reason(program: Program, op: CallOp, recursive: frozenset[str]) -> str 
     return None
 
 
-class _Inliner:
+class _CallInliner:
     """Inlines the calls in one function."""
 
     def __init__(

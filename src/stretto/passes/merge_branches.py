@@ -38,7 +38,7 @@ from stretto.ir.rewrite import (
 )
 from stretto.ir.symbols import symbols_bound_by
 from stretto.ir.types import FLAG
-from stretto.passes.analyses.ops import (
+from stretto.passes.analyses.op_facts import (
     any_may_stop,
     backward_slice,
     dependents,

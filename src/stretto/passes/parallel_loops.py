@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stretto.components import reachable
-from stretto.ir.calls import call_graph, called_from, callees, outside_parallel
+from stretto.ir.call_graph import call_graph, called_from, callees, outside_parallel
 from stretto.ir.core import Block, Function, Op, Program, SourceLocation, Value, fresh
 from stretto.ir.ops import (
     CallOp,
@@ -57,8 +57,8 @@ from stretto.ir.verifier import updates_its_row
 from stretto.ops.effects import is_check, is_draw
 from stretto.ops.infer import tensor_op
 from stretto.ops.properties import stop_reason
-from stretto.passes.analyses.loops import loop_dependence, normalise
-from stretto.passes.analyses.ops import (
+from stretto.passes.analyses.loop_dependences import loop_dependence, normalise
+from stretto.passes.analyses.op_facts import (
     backward_slice,
     dependents,
     names_own_sizes,
@@ -134,17 +134,19 @@ class ParallelLoops:
         block.ops[place : place + 1] = taken_apart(loop, parts, sent)
         return None
 
-    def _parts(self, loop: ForOp, program: Program) -> Parts:
+    def _parts(self, loop: ForOp, program: Program) -> IterationOps:
         """Choose the ops that move to the parallel loop. They run before all that stay, so they
         may stop the run or not end only if no op that stays could have stopped it earlier."""
         if self.target is None or self.target.costs.in_turn:
             functions = unit_local_functions(program)
-            parts = Parts.of(loop, lambda op: is_local(op, functions))
+            parts = IterationOps.of(loop, lambda op: is_local(op, functions))
             if all(map(_always_completes, parts.computed(loop))):
                 return parts
-        parts = Parts.of(loop, lambda op: is_local(op) and not _stops(op))
+        parts = IterationOps.of(loop, lambda op: is_local(op) and not _stops(op))
         return (
-            Parts.of(loop, _always_completes) if any(map(_stops, parts.computed(loop))) else parts
+            IterationOps.of(loop, _always_completes)
+            if any(map(_stops, parts.computed(loop)))
+            else parts
         )
 
     def _why_not(self, loop: ForOp) -> str | None:
@@ -205,7 +207,7 @@ def slower_apart(
 
 # ---- what is independent -----------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Parts:
+class IterationOps:
     """The ops of an iteration. apart: those that depend on no other iteration, and may run before
     all others. repeated: those that cost nothing and depend only on the index, which are in
     both loops. rest: the others."""
@@ -215,7 +217,7 @@ class Parts:
     rest: tuple[Op, ...]
 
     @classmethod
-    def of(cls, loop: ForOp, may_run_apart: Callable[[Op], bool]) -> Parts:
+    def of(cls, loop: ForOp, may_run_apart: Callable[[Op], bool]) -> IterationOps:
         """Partition the ops of a loop. may_run_apart: True for an op that may run on one unit,
         earlier than the ops before it."""
         planner = Planner(loop, loop_dependence(loop))
@@ -361,7 +363,7 @@ def transferred(loop: ForOp, apart: set[Op]) -> tuple[Value, ...]:
 
 
 # ---- the loops ---------------------------------------------------------------------------------
-def taken_apart(loop: ForOp, parts: Parts, sent: Sequence[Value]) -> list[Op]:
+def taken_apart(loop: ForOp, parts: IterationOps, sent: Sequence[Value]) -> list[Op]:
     """Return the ops that replace a loop in canonical form; they define its results."""
     trips = loop.trips()
     assert trips is not None
@@ -420,7 +422,7 @@ def parallel_loop(
     return ForOp(*bounds, tuple(inits), body, results=results, location=location, parallel=True)
 
 
-def _rest_loop(loop: ForOp, parts: Parts, rows: dict[Value, Value]) -> ForOp:
+def _rest_loop(loop: ForOp, parts: IterationOps, rows: dict[Value, Value]) -> ForOp:
     """Turn the loop into one that reads from rows the values that it no longer computes."""
     items = {value: tensor_op("aten.select.int", of, 0, loop.index) for value, of in rows.items()}
     for value, op in items.items():

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stretto.errors import VerifyError
-from stretto.ir.calls import recursive_functions
+from stretto.ir.call_graph import recursive_functions
 from stretto.ir.core import Function, Program
 from stretto.passes.batching.rules import NotBatchable
 from stretto.passes.height_steps import HeightSteps

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.ir.calls import recursive_functions
+from stretto.ir.call_graph import recursive_functions
 from stretto.ir.core import Block, Function, Op, Program, Value, fresh
 from stretto.ir.ops import CallOp, ConstantOp, IfOp, ListLengthOp, ListPushOp, LiteralOp, TensorOp
 from stretto.ir.symbols import symbols_of_op
-from stretto.ir.types import INDEX, ListType, TensorType, Type
+from stretto.ir.types import INDEX, TensorListType, TensorType, Type
 from stretto.ops.infer import Emitter
 from stretto.ops.positions import positions_of
 from stretto.ops.properties import is_contraction
-from stretto.passes.analyses.ops import dependents, keeps_types, may_stop, nbytes, usual
+from stretto.passes.analyses.op_facts import dependents, keeps_types, may_stop, nbytes, usual
 
 # ---- The recursive functions that can be walked first and computed by levels, and their parts.
 #
@@ -196,7 +196,7 @@ class Lists:
         are not recorded."""
 
         def of_type(type: TensorType) -> Value:
-            return Value(ListType(type))
+            return Value(TensorListType(type))
 
         kept = parts.places if row is None else ()
         return cls(

@@ -115,7 +115,7 @@ def _spares_first(dims: Argument, rank: int, none_is_all: bool) -> bool:
 
 
 @dataclass(slots=True)
-class Rows:
+class RowEmitter:
     """Emits the rows of one step, each once.
 
     makers, steps: as in `stacked_lists`. item: returns the item of a list at this step. index:

@@ -46,7 +46,7 @@ from stretto.ir.rewrite import (
 )
 from stretto.ir.symbols import bound_symbols, symbols_of_types
 from stretto.ops.properties import is_contraction, properties
-from stretto.passes.analyses.ops import keeps_types, may_stop, names_own_sizes
+from stretto.passes.analyses.op_facts import keeps_types, may_stop, names_own_sizes
 from stretto.passes.cse import keep_reason, op_key
 
 _MOST_COPIED = 4096

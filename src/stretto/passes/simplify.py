@@ -51,7 +51,7 @@ from stretto.passes.algebra import (
     items_of_stack,
     number,
 )
-from stretto.passes.analyses.loops import ListLengths
+from stretto.passes.analyses.loop_dependences import ListLengths
 
 # ---- Rules for lists: items, lengths and stacks that are known from the ops that build a list.
 

@@ -33,11 +33,18 @@ from stretto.ir.core import Block, Op, Program, Value, fresh
 from stretto.ir.ops import Argument, ForOp, ListStackOp
 from stretto.ir.rewrite import all_blocks, clone_op, substitute, users, uses
 from stretto.ir.sizes import Size
-from stretto.ir.types import ListType, TensorType
+from stretto.ir.types import TensorListType, TensorType
 from stretto.ops.infer import tensor_op
 from stretto.passes.manager import Target
-from stretto.passes.rows import Rows
-from stretto.passes.skew_plan import Group, Stage, Surroundings, find_groups, pushed, why_sequential
+from stretto.passes.rows import RowEmitter
+from stretto.passes.skew_plan import (
+    LoopGroup,
+    SkewedLoop,
+    Surroundings,
+    find_groups,
+    pushed,
+    why_sequential,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +61,24 @@ class Skew:
         for function in program.functions.values():
             for block in list(all_blocks(function.body)):
                 for found in list(find_groups(block, Surroundings.of(function.body))):
-                    if isinstance(found, Group):
+                    if isinstance(found, LoopGroup):
                         loop, reason = found.stages[0].loop, self._why_in_turn(found)
                     else:
                         loop, reason = found
                     if reason is not None:
                         program.remarks.decline(self.name, "for", reason, loop.location)
-                    elif isinstance(found, Group):
+                    elif isinstance(found, LoopGroup):
                         skew(found, block, function.body)
                         changed = True
         return changed
 
-    def _why_in_turn(self, group: Group) -> str | None:
+    def _why_in_turn(self, group: LoopGroup) -> str | None:
         if self.always:
             return None
         return "no machine is known" if self.target is None else why_sequential(group, self.target)
 
 
-def skew(group: Group, block: Block, body: Block) -> None:
+def skew(group: LoopGroup, block: Block, body: Block) -> None:
     """Replace the loops of a group of a block by one loop. body: the body of the function."""
     made = _SkewBuilder(group, users(body), frozenset(uses(body)))
     new = made.ops()
@@ -96,7 +103,7 @@ class _SkewBuilder:
     many steps ago. replaced: stacks of lists, with the tensor that now has their items.
     """
 
-    group: Group
+    group: LoopGroup
     users: Mapping[Value, list[Op]]
     used: frozenset[Value]
     index: Value = field(init=False)
@@ -132,13 +139,13 @@ class _SkewBuilder:
         loop = ForOp(0, stop, 1, inits, body, results=tuple(self.results), location=first.location)
         return [*self.before, loop, *self.behind]
 
-    def stage(self, stage: Stage) -> None:
+    def stage(self, stage: SkewedLoop) -> None:
         """Emit the ops of one loop, at its step."""
         loop = stage.loop
         step = self.step(stage)
         mapping = {loop.index: step}
         mapping.update((value, fresh(value)) for value in loop.carried)
-        rows = Rows(
+        rows = RowEmitter(
             self.group.makers,
             self.group.trips,
             step,
@@ -156,7 +163,7 @@ class _SkewBuilder:
         for place, old in enumerate(loop.carried):
             yielded, result = loop.body.yields[place], loop.results[place]
             value, current = mapping.get(yielded, yielded), mapping[old]
-            if isinstance(old.type, ListType):
+            if isinstance(old.type, TensorListType):
                 item = pushed(loop, place)
                 self.items[result] = mapping.get(item, item)
                 longer = self.longer(result, stage)
@@ -173,7 +180,7 @@ class _SkewBuilder:
         self.yields.append(following)
         self.results.append(result)
 
-    def step(self, stage: Stage) -> Value:
+    def step(self, stage: SkewedLoop) -> Value:
         """Return the step that a loop is at, clamped to the steps that exist."""
         if not self.group.ramp:
             return self.index
@@ -182,7 +189,7 @@ class _SkewBuilder:
             late = self.emit("aten.sub.Tensor", self.index, stage.number)
         return self.emit("aten.clamp.default", late, 0, (self.trips - 1).dim)
 
-    def item(self, source: Value, stage: Stage) -> Value:
+    def item(self, source: Value, stage: SkewedLoop) -> Value:
         """Return the item that an earlier loop put into a list at the step that this loop is at
         now."""
         delay = stage.number - self.group.lists[source].number
@@ -190,7 +197,7 @@ class _SkewBuilder:
             self.late.setdefault((source, steps), fresh(self.items[source]))
         return self.late[source, delay]
 
-    def kept(self, stage: Stage, value: Value, current: Value, result: Value) -> Value:
+    def kept(self, stage: SkewedLoop, value: Value, current: Value, result: Value) -> Value:
         """Return the value to carry on: the old one while the loop is before its first or after
         its last step."""
         conditions: list[Value] = []
@@ -203,7 +210,7 @@ class _SkewBuilder:
             value = self.emit("aten.where.self", condition, value, current)
         return value
 
-    def longer(self, result: Value, stage: Stage) -> Value | None:
+    def longer(self, result: Value, stage: SkewedLoop) -> Value | None:
         """Return a list with the items of all iterations, of which the stacks get a slice; None if
         only the loops read the list."""
         readers = [op for op in self.users.get(result, []) if isinstance(op, ListStackOp)]

@@ -11,7 +11,7 @@ from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import ForOp, IfOp, ListGetOp, ListNewOp, ListPushOp, ListStackOp, TensorOp
 from stretto.ir.rewrite import free_values_of_op, users
 from stretto.ir.size_bounds import at_most
-from stretto.ir.types import Dim, ListType, TensorType
+from stretto.ir.types import Dim, TensorListType, TensorType
 from stretto.ops.effects import has_effect, may_have_effect
 from stretto.ops.properties import is_contraction, is_view
 from stretto.passes.hoist import stay_reason
@@ -21,7 +21,7 @@ from stretto.text import seconds_text
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class SkewedLoop:
     """One of the loops. number: the iterations by which it is behind. reads: the ops of its body
     that read one step of a list, or of a value computed from lists, with that list or value."""
 
@@ -31,7 +31,7 @@ class Stage:
 
 
 @dataclass(slots=True)
-class Group:
+class LoopGroup:
     """Loops of one block with the same number of iterations.
 
     lists: the lists that the loops fill, with the stage that does. makers: the ops between the
@@ -40,8 +40,8 @@ class Group:
     """
 
     trips: Dim
-    stages: list[Stage] = field(default_factory=list[Stage])
-    lists: dict[Value, Stage] = field(default_factory=dict[Value, Stage])
+    stages: list[SkewedLoop] = field(default_factory=list[SkewedLoop])
+    lists: dict[Value, SkewedLoop] = field(default_factory=dict[Value, SkewedLoop])
     makers: dict[Value, Op] = field(default_factory=dict[Value, Op])
     moved: set[Op] = field(default_factory=set[Op])
     dependent: set[Value] = field(default_factory=set[Value])
@@ -55,11 +55,11 @@ class Group:
         """Add a loop as a stage; `reads` as returned by `_reads`."""
         sources = [self.lists[item] for value in reads.values() for item in self.sources(value)]
         number = max((source.number + 1 for source in sources), default=0)
-        stage = Stage(loop, number, reads)
+        stage = SkewedLoop(loop, number, reads)
         self.stages.append(stage)
         self.dependent.update(loop.results)
         for value in loop.results:
-            if isinstance(value.type, ListType):
+            if isinstance(value.type, TensorListType):
                 self.lists[value] = stage
 
     def sources(self, value: Value) -> set[Value]:
@@ -94,10 +94,10 @@ class Surroundings:
         return Surroundings(users(body), {value: op for op in body.walk() for value in op.results})
 
 
-def find_groups(block: Block, around: Surroundings) -> Iterator[Group | tuple[ForOp, str]]:
+def find_groups(block: Block, around: Surroundings) -> Iterator[LoopGroup | tuple[ForOp, str]]:
     """Yield groups of at least two loops, and each loop that could not join the previous group,
     with the reason."""
-    group: Group | None = None
+    group: LoopGroup | None = None
     for op in block.ops:
         if isinstance(op, ForOp):
             reason = why_not(op, around)
@@ -112,7 +112,7 @@ def find_groups(block: Block, around: Surroundings) -> Iterator[Group | tuple[Fo
             if reason is None:
                 trips = op.trips()
                 assert trips is not None
-                group = Group(trips)
+                group = LoopGroup(trips)
                 group.add(op, {})
         elif group is not None:
             if any(map(may_have_effect, op.walk())):
@@ -124,7 +124,7 @@ def find_groups(block: Block, around: Surroundings) -> Iterator[Group | tuple[Fo
         yield from _finished(group, around)
 
 
-def _join(group: Group, loop: ForOp) -> bool | str:
+def _join(group: LoopGroup, loop: ForOp) -> bool | str:
     """Add a loop to the group and return True, or return the reason why it cannot join."""
     if loop.trips() != group.trips:
         return "it has another number of iterations"
@@ -138,7 +138,7 @@ def _join(group: Group, loop: ForOp) -> bool | str:
     return True
 
 
-def _reads(group: Group, loop: ForOp) -> dict[Op, Value]:
+def _reads(group: LoopGroup, loop: ForOp) -> dict[Op, Value]:
     """Return the ops that read one step of a value that depends on the group, with that value.
     Raises NoRow."""
     if not group.dependent.isdisjoint(loop.operands):
@@ -170,7 +170,7 @@ def _step_read(op: Op, loop: ForOp) -> Value | None:
     return None
 
 
-def _finished(group: Group, around: Surroundings) -> Iterator[Group]:
+def _finished(group: LoopGroup, around: Surroundings) -> Iterator[LoopGroup]:
     """Yield the group if it has several loops, and nothing else reads a list before it is
     complete."""
     if len(group.stages) < 2:
@@ -200,7 +200,7 @@ def why_not(loop: ForOp, around: Surroundings) -> str | None:
         return reason
     for place, value in enumerate(loop.carried):
         reason = _why_no_list(loop, place, around)
-        if isinstance(value.type, ListType) and reason is not None:
+        if isinstance(value.type, TensorListType) and reason is not None:
             return reason
     return None
 
@@ -275,7 +275,7 @@ class Products:
         return Products(self.operations + other.operations, self.nbytes + other.nbytes, chain)
 
 
-def why_sequential(group: Group, target: Target) -> str | None:
+def why_sequential(group: LoopGroup, target: Target) -> str | None:
     """Return why the loops of a group should run in sequence, or None. Both ways are also
     estimated for a single unit, which never waits."""
     if target.is_alone:
@@ -294,7 +294,7 @@ def why_sequential(group: Group, target: Target) -> str | None:
     )
 
 
-def sequential_seconds(group: Group, target: Target) -> float:
+def sequential_seconds(group: LoopGroup, target: Target) -> float:
     """Estimate the seconds of the loops in sequence; the ops between them run for all steps at
     once."""
     costs, total = target.costs, 0.0
@@ -307,7 +307,7 @@ def sequential_seconds(group: Group, target: Target) -> float:
     return total
 
 
-def skewed_seconds(group: Group, target: Target) -> float:
+def skewed_seconds(group: LoopGroup, target: Target) -> float:
     """Estimate the seconds of all loops in one."""
     costs, whole = target.costs, Products()
     for stage in group.stages:
@@ -324,7 +324,7 @@ def step_seconds(step: Products, target: Target) -> float:
     return work + max(step.chain, 1) * target.costs.dependent_seconds
 
 
-def _between(group: Group, stage: Stage, costs: PassCosts) -> Products:
+def _between(group: LoopGroup, stage: SkewedLoop, costs: PassCosts) -> Products:
     """Return the products of the ops before a stage's loop that one step needs."""
     needed = set(stage.reads.values())
     ops: list[Op] = []
@@ -336,7 +336,7 @@ def _between(group: Group, stage: Stage, costs: PassCosts) -> Products:
     return Products(found.operations // costs.size(group.trips), found.nbytes, found.chain)
 
 
-def products_of(stage: Stage, costs: PassCosts, begun: int = 0) -> Products:
+def products_of(stage: SkewedLoop, costs: PassCosts, begun: int = 0) -> Products:
     """Return the products in a step of a loop. Values that it reads from other loops wait for
     `begun` products."""
     loop = stage.loop

@@ -27,7 +27,7 @@ from typing import ClassVar
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import CallOp, ConstantOp, IfOp, LiteralOp, TensorOp
 from stretto.ir.rewrite import all_blocks, defined_values
-from stretto.passes.analyses.ops import (
+from stretto.passes.analyses.op_facts import (
     backward_slice,
     dependents,
     may_stop,

@@ -5,7 +5,7 @@ The product then has to wait for the state, though only a part of it does. After
 the part of the input no longer belongs to the recurrence: it can be batched over the
 iterations, hoisted, or computed by another loop.
 
-Changes: products with a constant matrix (`Linear`) in loop bodies whose input is a `cat`,
+Changes: products with a constant matrix (`LinearProduct`) in loop bodies whose input is a `cat`,
 along the contracted dim, of values that differ in what they wait for: the recurrence of the
 product itself, other work of the iteration, or nothing in the loop. Values that wait for
 the same stay concatenated. With `calls`, also products of results of different calls, and
@@ -32,8 +32,8 @@ from stretto.ir.rewrite import all_blocks, users
 from stretto.ops.arguments import argument
 from stretto.ops.infer import tensor_op
 from stretto.ops.properties import is_contraction
-from stretto.passes.analyses.loops import LoopDependence, loop_dependence
-from stretto.passes.analyses.ops import Constants, Linear, as_linear
+from stretto.passes.analyses.loop_dependences import LoopDependence, loop_dependence
+from stretto.passes.analyses.op_facts import Constants, LinearProduct, as_linear
 
 RECURRENT = "recurrent"
 VARYING = "varying"
@@ -62,7 +62,7 @@ class SplitConcat:
 class Concatenated:
     """A product whose input is `cat(parts)` along the contracted dim."""
 
-    linear: Linear
+    linear: LinearProduct
     parts: tuple[Value, ...]
 
     def columns(self, place: int) -> tuple[int, int]:

@@ -34,7 +34,7 @@ from stretto.ir.types import INDEX, Dim
 from stretto.ops.arguments import with_arguments
 from stretto.ops.infer import named_arguments, tensor_op
 from stretto.ops.properties import is_contraction, is_view, properties, stay_reason
-from stretto.passes.analyses.loops import normalise, replace_loops
+from stretto.passes.analyses.loop_dependences import normalise, replace_loops
 from stretto.passes.manager import Target
 from stretto.passes.rows import ROW_BY_ROW, NotRowWise, has_leading_dim, require_row_by_row
 from stretto.passes.skew_plan import loop_products, products_by_row, step_seconds
@@ -67,7 +67,7 @@ class StripMine:
         replace_loops(program, new)
         return bool(changed)
 
-    def _plan(self, loop: ForOp, body: Block) -> Plan | str:
+    def _plan(self, loop: ForOp, body: Block) -> StripMinePlan | str:
         trips = loop.trips()
         if trips is None:
             return "its trip count is not known"
@@ -85,7 +85,7 @@ class StripMine:
             return f"it is not known to have more than {plan.rows} iterations"
         return self._why_not(plan) or plan
 
-    def _why_not(self, plan: Plan) -> str | None:
+    def _why_not(self, plan: StripMinePlan) -> str | None:
         """Return why strip-mining does not pay, or None."""
         if self.rows or self.target is None:
             return None
@@ -118,7 +118,7 @@ def block_rows(trips: Dim) -> int:
 
 
 @dataclass(slots=True)
-class Plan:
+class StripMinePlan:
     """The ops that would be computed for a block of iterations.
 
     cone: ops before the loop, in order. read: their results that the loop reads row by row,
@@ -137,13 +137,13 @@ class Plan:
         return {op for ops in self.read.values() for op in ops}
 
 
-def plan_of(loop: ForOp, trips: Dim, body: Block) -> Plan | str:
+def plan_of(loop: ForOp, trips: Dim, body: Block) -> StripMinePlan | str:
     """Return the plan for the products over its iterations that only the loop reads, or the reason
     why there is none."""
     readers = users(body)
     block = next(item for item in all_blocks(body) if loop in item.ops)
     read = _read_by_row(loop, trips)
-    plan = Plan(loop, trips, block, read)
+    plan = StripMinePlan(loop, trips, block, read)
     needed = {value for value, ops in read.items() if not _escapes(value, readers, set(ops), body)}
     inside: set[Op] = plan.reads
     for op in reversed(block.ops[: block.ops.index(loop)]):
@@ -216,7 +216,7 @@ def row_operands(op: Op, trips: Dim) -> list[Value]:
     return list(dict.fromkeys(found))
 
 
-def strip_mine(loop: ForOp, plan: Plan) -> list[Op]:
+def strip_mine(loop: ForOp, plan: StripMinePlan) -> list[Op]:
     """Return the loops that replace one. Removes the ops that were computed for all iterations
     from their block."""
     plan.block.ops = [op for op in plan.block.ops if op not in plan.cone]
@@ -238,7 +238,7 @@ def strip_mine(loop: ForOp, plan: Plan) -> list[Op]:
 
 
 def _block(
-    plan: Plan,
+    plan: StripMinePlan,
     start: Value | Dim,
     rows: Dim,
     inits: tuple[Value, ...],
@@ -268,7 +268,9 @@ def _block(
     ops.append(ForOp(0, rows, 1, inits, body, results=results, location=loop.location))
 
 
-def _rows_of_cone(plan: Plan, start: Value | Dim, rows: Dim, ops: list[Op]) -> dict[Value, Value]:
+def _rows_of_cone(
+    plan: StripMinePlan, start: Value | Dim, rows: Dim, ops: list[Op]
+) -> dict[Value, Value]:
     """Append the ops of the cone for `rows` rows; return their results by the old ones.
 
     Rows of operands from outside the cone are not returned: the loop may also read those

@@ -27,11 +27,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stretto.ir.calls import recursive_functions
+from stretto.ir.call_graph import recursive_functions
 from stretto.ir.core import Function, Op, Program
 from stretto.ir.ops import CallOp
 from stretto.ir.rewrite import Definitions, Replacement, clone_block, rewrite_block
-from stretto.passes.analyses.ops import run_seconds
+from stretto.passes.analyses.op_facts import run_seconds
 from stretto.passes.inline import Copies
 from stretto.passes.manager import Target
 from stretto.text import seconds_text

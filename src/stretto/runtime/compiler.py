@@ -42,7 +42,7 @@ _NO_SPACE = "No space left on device"
 
 
 @dataclass(frozen=True, slots=True)
-class Compiler:
+class CppCompiler:
     """A C++ compiler that runs. version: its whole output for `--version`."""
 
     command: tuple[str, ...]
@@ -88,16 +88,16 @@ def build_flags(*, trace: bool) -> tuple[str, ...]:
     )
 
 
-def find_compiler() -> Compiler:
+def find_compiler() -> CppCompiler:
     """Return the compiler that CXX names, else the first of g++, clang++ and c++ on the path.
 
     Raises BuildError if there is none, or it cannot be run.
     """
     if chosen := _named_compiler():
-        return Compiler(tuple(chosen), _version(tuple(chosen)))
+        return CppCompiler(tuple(chosen), _version(tuple(chosen)))
     for name in _CANDIDATES:
         if found := shutil.which(name):
-            return Compiler((found,), _version((found,)))
+            return CppCompiler((found,), _version((found,)))
     raise BuildError(f"no C++ compiler found (tried {', '.join(_CANDIDATES)})", remedy=_INSTALL)
 
 

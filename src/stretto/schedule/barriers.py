@@ -32,11 +32,11 @@ from stretto.device.accesses import (
     OWN_FRAMES,
     STACK_READ,
     STACK_WRITTEN,
-    Access,
     Accesses,
+    BufferAccess,
     KernelAccesses,
     Phase,
-    Touched,
+    TouchedMemory,
     kernel_accesses,
 )
 from stretto.device.aliases import IN_FRAMES, Aliasing, aliasing_of
@@ -67,7 +67,7 @@ BARRIER_STEP = BarrierStep()
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class LeafSteps:
     """A leaf as it is printed: what all units go through in this order."""
 
     items: tuple[Step | EndStep | BarrierStep, ...]
@@ -77,19 +77,19 @@ class Steps:
         return tuple(step.item for step in self.items if isinstance(step, StatementStep))
 
 
-BARRIER_LEAF = tree.Leaf(Steps((BARRIER_STEP,)))
-Functions = dict[str, tree.TreeFunction[Steps]]
+BARRIER_LEAF = tree.Leaf(LeafSteps((BARRIER_STEP,)))
+Functions = dict[str, tree.TreeFunction[LeafSteps]]
 
 
 def merged_leaves(program: DeviceProgram) -> Functions:
     """Return the functions of a program with the steps of all units merged in each leaf."""
     awaited = awaited_ends(program)
 
-    def steps(schedule: Schedule) -> Steps:
+    def steps(schedule: Schedule) -> LeafSteps:
         found = merge(schedule)
         if not has_end(schedule):
-            return Steps(found)
-        return Steps((*found, EndStep(schedule.steps, awaited[id(schedule)])))
+            return LeafSteps(found)
+        return LeafSteps((*found, EndStep(schedule.steps, awaited[id(schedule)])))
 
     return {f.name: f.with_body(tree.map_leaves(f.body, steps)) for f in program.tree.functions}
 
@@ -105,10 +105,10 @@ def with_barriers(
     that order other accesses are still missing.
     """
     accessed = ProgramAccesses(program, phases)
-    found = accessed.followed({n: Barriers(accessed, f) for n, f in functions.items()})
+    found = accessed.followed({n: BarrierInsertion(accessed, f) for n, f in functions.items()})
     if len(functions) > 1:
         accessed.entries.clear()
-        found = accessed.followed({n: Barriers(accessed, f) for n, f in functions.items()})
+        found = accessed.followed({n: BarrierInsertion(accessed, f) for n, f in functions.items()})
     return {name: functions[name].with_body(body) for name, body in found.items()}
 
 
@@ -127,12 +127,12 @@ class ProgramAccesses:
         self.kernels: Mapping[str, Kernel] = {kernel.name: kernel for kernel in program.kernels}
         self.phases = phases
         self.aliasing: Mapping[str, Aliasing] = aliasing_of(program)
-        self.entries: dict[str, Touched] = {}
-        self.exits: dict[str, Touched] = {}
+        self.entries: dict[str, TouchedMemory] = {}
+        self.exits: dict[str, TouchedMemory] = {}
         self.changed = False
         self._known: dict[str, KernelAccesses] = {}
 
-    def followed(self, analyses: Mapping[str, Barriers]) -> dict[str, tree.Node[Steps]]:
+    def followed(self, analyses: Mapping[str, BarrierInsertion]) -> dict[str, tree.Node[LeafSteps]]:
         """Analyse all functions until nothing changes; return their bodies."""
         while True:
             self.changed = False
@@ -146,15 +146,15 @@ class ProgramAccesses:
             self._known[name] = kernel_accesses(self.kernels[name], self.phases[name])
         return self._known[name]
 
-    def add(self, known: dict[str, Touched], function: str, touched: Touched) -> None:
+    def add(self, known: dict[str, TouchedMemory], function: str, touched: TouchedMemory) -> None:
         """Add to what is known at the beginning or the end of a function."""
         before = known.get(function, NOTHING)
-        after = Touched(before.joined(touched).units)
+        after = TouchedMemory(before.joined(touched).units)
         self.changed |= after != before
         known[function] = after
 
 
-class Barriers(Flow[Steps, Steps, Touched]):
+class BarrierInsertion(Flow[LeafSteps, LeafSteps, TouchedMemory]):
     """Places barriers in one function.
 
     counters: by the id of a loop, pseudo-registers for its counter and the end of its range, which
@@ -163,7 +163,7 @@ class Barriers(Flow[Steps, Steps, Touched]):
     whether a loop surely has an iteration.
     """
 
-    def __init__(self, accessed: ProgramAccesses, function: tree.TreeFunction[Steps]) -> None:
+    def __init__(self, accessed: ProgramAccesses, function: tree.TreeFunction[LeafSteps]) -> None:
         super().__init__()
         self.accessed = accessed
         self.every = accessed.every
@@ -171,14 +171,14 @@ class Barriers(Flow[Steps, Steps, Touched]):
         self.body = function.body
         self.counters: dict[int, tuple[Reg, Reg]] = {}
         self.changing: dict[int, tuple[Reg, ...]] = {}
-        self.heads: dict[int, Touched] = {}
+        self.heads: dict[int, TouchedMemory] = {}
         self.entered: dict[int, bool] = {}
         for number, node in enumerate(filter(tree.is_loop, tree.walk(function.body))):
             self.counters[id(node)] = Reg(f"counter {number}"), Reg(f"end {number}")
         for node in filter(tree.is_loop, tree.walk(function.body)):
             self.changing[id(node)] = tuple(self._assigned(node))
 
-    def _assigned(self, loop: tree.Node[Steps]) -> Iterable[Reg]:
+    def _assigned(self, loop: tree.Node[LeafSteps]) -> Iterable[Reg]:
         for node in tree.walk(loop):
             yield from tree.assigns(node)
             if isinstance(node, tree.For):
@@ -188,7 +188,7 @@ class Barriers(Flow[Steps, Steps, Touched]):
         for leaf in tree.leaves(loop):
             yield from (item.reg for item in leaf.statements if isinstance(item, tree.Let))
 
-    def placed(self, name: str) -> tree.Node[Steps]:
+    def placed(self, name: str) -> tree.Node[LeafSteps]:
         """Return the body of the function with barriers. Every function but `main` ends by reading
         from the stack where to continue."""
         body, touched = self.visit(self.body, self.accessed.entries.get(name, NOTHING))
@@ -200,8 +200,8 @@ class Barriers(Flow[Steps, Steps, Touched]):
         return tree.joined((body, *barrier))
 
     def ordered(
-        self, touched: Touched, accesses: Iterable[Access], units: int, what: object
-    ) -> tuple[tuple[tree.Leaf[Steps], ...], Touched]:
+        self, touched: TouchedMemory, accesses: Iterable[BufferAccess], units: int, what: object
+    ) -> tuple[tuple[tree.Leaf[LeafSteps], ...], TouchedMemory]:
         """Return a barrier if accesses of these units may conflict with what has been touched, and
         what is touched after it. what: describes the accesses."""
         if self.meet(touched, map(touched.in_known_terms, accesses), units):
@@ -209,22 +209,22 @@ class Barriers(Flow[Steps, Steps, Touched]):
         return (), touched
 
     # ---- rules of the analysis -----------------------------------------------------------------
-    def merge(self, a: Touched, b: Touched) -> Touched:
+    def merge(self, a: TouchedMemory, b: TouchedMemory) -> TouchedMemory:
         return a.joined(b)
 
-    def rotate(self, state: Touched, pairs: tree.Rotation) -> Touched:
+    def rotate(self, state: TouchedMemory, pairs: tree.Rotation) -> TouchedMemory:
         for a, b in pairs:
             state = state.renamed({a: b, b: a})
         return state
 
-    def leaf(self, body: Steps, state: Touched) -> tuple[Steps, Touched]:
+    def leaf(self, body: LeafSteps, state: TouchedMemory) -> tuple[LeafSteps, TouchedMemory]:
         found: list[Step | EndStep | BarrierStep] = []
         for step in body.items:
             barrier, state = self.ordered(state, *self.first_accesses(step), step)
             found += [BARRIER_STEP for _ in barrier]
             state = self.after_step(step, state)
             found.append(step)
-        return Steps(tuple(found)), state
+        return LeafSteps(tuple(found)), state
 
     def first_accesses(self, step: Step | EndStep | BarrierStep) -> tuple[Accesses, int]:
         """Return what a step may touch before its first barrier, and its units."""
@@ -236,7 +236,7 @@ class Barriers(Flow[Steps, Steps, Touched]):
             case _:
                 return frozenset(), 0
 
-    def after_step(self, step: Step | EndStep | BarrierStep, state: Touched) -> Touched:
+    def after_step(self, step: Step | EndStep | BarrierStep, state: TouchedMemory) -> TouchedMemory:
         """Return what has been touched after a step."""
         match step:
             case RunStep():
@@ -253,7 +253,7 @@ class Barriers(Flow[Steps, Steps, Touched]):
                 state = state.plus(loaded(item.exprs), self.every)
                 return state.assigned(item.reg, item.value) if isinstance(item, tree.Let) else state
 
-    def after_run(self, step: RunStep, state: Touched) -> Touched:
+    def after_run(self, step: RunStep, state: TouchedMemory) -> TouchedMemory:
         kernel, units = self.accessed.kernel(step.kernel), running(step)
         if not kernel.has_barrier:
             touched = kernel.before_first_barrier | kernel.after_last_barrier
@@ -264,10 +264,12 @@ class Barriers(Flow[Steps, Steps, Touched]):
         return left.plus(map(left.in_known_terms, kernel.after_last_barrier), units)
 
     # ---- loops ---------------------------------------------------------------------------------
-    def loop(self, node: Loop[Steps], state: Touched) -> tuple[tree.Node[Steps], Touched]:
+    def loop(
+        self, node: Loop[LeafSteps], state: TouchedMemory
+    ) -> tuple[tree.Node[LeafSteps], TouchedMemory]:
         # The walk of a loop around it repeats this, the last time with what holds in every turn.
         self.entered[id(node)] = self.is_entered(node, state)
-        barrier: tuple[tree.Node[Steps], ...] = ()
+        barrier: tuple[tree.Node[LeafSteps], ...] = ()
         if isinstance(node, tree.For):
             reads = loaded(tree.inputs(node))
             barrier, state = self.ordered(state, reads, self.every, node)
@@ -279,7 +281,7 @@ class Barriers(Flow[Steps, Steps, Touched]):
         made, state = self.iterated(node, state)
         return tree.joined((*barrier, made)), state
 
-    def is_entered(self, node: Loop[Steps], state: Touched) -> bool:
+    def is_entered(self, node: Loop[LeafSteps], state: TouchedMemory) -> bool:
         """Return True if a loop surely has an iteration in each unit."""
         if isinstance(node, tree.While):
             flag = Position(Index.of(node.condition))
@@ -287,7 +289,9 @@ class Barriers(Flow[Steps, Steps, Touched]):
         goes_on = Apply("lt" if node.step > 0 else "gt", (node.start, node.stop), DType.BOOL)
         return not node.parallel and state.registers.holds(goes_on) is True
 
-    def iterated(self, node: Loop[Steps], state: Touched) -> tuple[tree.Node[Steps], Touched]:
+    def iterated(
+        self, node: Loop[LeafSteps], state: TouchedMemory
+    ) -> tuple[tree.Node[LeafSteps], TouchedMemory]:
         """Iterate a loop to a fixpoint; return it, and what has been touched where its head leaves
         it."""
         state = state.varying(self.changing[id(node)])
@@ -306,14 +310,14 @@ class Barriers(Flow[Steps, Steps, Touched]):
             return made, end if self.entered[id(node)] else state
         return made, self.visit(node.head, end)[1] if self.entered[id(node)] else behind
 
-    def begin(self, node: tree.For[Steps], state: Touched) -> Touched:
+    def begin(self, node: tree.For[LeafSteps], state: TouchedMemory) -> TouchedMemory:
         counter, _ = self.counters[id(node)]
         following = Index.of(counter) + node.step * (self.accessed.units if node.parallel else 1)
         state = state.assigned(node.index, Position(Index.of(counter)))
         return state.assigned(counter, Position(following))
 
     # ---- conflicts -----------------------------------------------------------------------------
-    def meet(self, touched: Touched, accesses: Iterable[Access], units: int) -> bool:
+    def meet(self, touched: TouchedMemory, accesses: Iterable[BufferAccess], units: int) -> bool:
         """Return True if one of the accesses by these units may conflict with one that another
         thread has made since the last barrier."""
         accesses = tuple(accesses)
@@ -323,7 +327,7 @@ class Barriers(Flow[Steps, Steps, Touched]):
             for one, others in touched.units.items()
         )
 
-    def conflict(self, one: Access, other: Access, registers: Registers) -> bool:
+    def conflict(self, one: BufferAccess, other: BufferAccess, registers: Registers) -> bool:
         """Return True if two accesses may touch one element and one of them writes."""
         if not (one.writes or other.writes):
             return False
@@ -340,12 +344,14 @@ class Barriers(Flow[Steps, Steps, Touched]):
         return self.aliasing.may_share(a, b)
 
     # ---- calls ---------------------------------------------------------------------------------
-    def call(self, call: tree.Call[Steps], state: Touched) -> tuple[tree.Node[Steps], Touched]:
+    def call(
+        self, call: tree.Call[LeafSteps], state: TouchedMemory
+    ) -> tuple[tree.Node[LeafSteps], TouchedMemory]:
         reads = loaded(tree.inputs(call))
         barrier, state = self.ordered(state, reads | {STACK_WRITTEN}, self.every, call)
         return tree.joined((*barrier, call)), self.called(call, state.plus(reads, self.every))
 
-    def called(self, call: tree.Call[Steps], before: Touched) -> Touched:
+    def called(self, call: tree.Call[LeafSteps], before: TouchedMemory) -> TouchedMemory:
         """Return what has been touched after a call. Adds what was touched before it to the entry
         of the callee."""
         callee = self.accessed.aliasing[call.function]
@@ -353,24 +359,24 @@ class Barriers(Flow[Steps, Steps, Touched]):
         touched = before.plus((STACK_WRITTEN,), self.every)
         for mine, _ in call.results:
             before = before.assigned(mine, None)
-        entering: dict[Access, int] = {}
+        entering: dict[BufferAccess, int] = {}
         for one, units in touched.units.items():
             for access in self._inside(one, given):
                 entering[access] = entering.get(access, 0) | units
-        self.accessed.add(self.accessed.entries, call.function, Touched(entering))
-        behind: dict[Access, int] = {}
+        self.accessed.add(self.accessed.entries, call.function, TouchedMemory(entering))
+        behind: dict[BufferAccess, int] = {}
         for one, units in self.accessed.exits.get(call.function, NOTHING).units.items():
             for access in _outside(one, given, callee):
                 behind[access] = behind.get(access, 0) | units
-        return Touched(behind, before.registers)
+        return TouchedMemory(behind, before.registers)
 
-    def _inside(self, one: Access, given: Mapping[Buffer, Buffer]) -> Iterable[Access]:
+    def _inside(self, one: BufferAccess, given: Mapping[Buffer, Buffer]) -> Iterable[BufferAccess]:
         """Yield the names under which a callee may touch what its caller has touched."""
         buffer = one.buffer
         if buffer is None:
             yield one
             return
-        whole = Access(buffer, one.writes)
+        whole = BufferAccess(buffer, one.writes)
         if buffer in (FRAMES, OWN_FRAMES):
             yield replace(whole, buffer=OWN_FRAMES)
             return
@@ -381,23 +387,27 @@ class Barriers(Flow[Steps, Steps, Touched]):
             yield from (replace(whole, buffer=other) for other in self.aliasing.externals(member))
 
 
-def _outside(one: Access, given: Mapping[Buffer, Buffer], callee: Aliasing) -> Iterable[Access]:
+def _outside(
+    one: BufferAccess, given: Mapping[Buffer, Buffer], callee: Aliasing
+) -> Iterable[BufferAccess]:
     """Yield what a returned callee has touched, in names of its caller."""
     if one.buffer is None:
         yield one
         return
     for member in callee.group(one.buffer):
         if member.kind in (*IN_FRAMES, "frames"):
-            yield Access(FRAMES, one.writes)
+            yield BufferAccess(FRAMES, one.writes)
         elif member.kind == "param":
-            yield Access(given[member], one.writes)
+            yield BufferAccess(given[member], one.writes)
         else:
-            yield Access(member, one.writes)
+            yield BufferAccess(member, one.writes)
 
 
 def loaded(exprs: Iterable[Expr]) -> Accesses:
     """Return the loads of expressions."""
-    return frozenset(Access(load.access.buffer, False) for expr in exprs for load in loads(expr))
+    return frozenset(
+        BufferAccess(load.access.buffer, False) for expr in exprs for load in loads(expr)
+    )
 
 
 def running(step: RunStep) -> int:

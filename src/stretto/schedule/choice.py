@@ -35,8 +35,8 @@ from stretto.schedule.leaf_waits import SyncSetting
 from stretto.schedule.policies import POLICIES
 from stretto.schedule.policy import LeafPlan, Policy
 from stretto.schedule.synchronize import Synchronizer
-from stretto.simulator.control import DefaultChoices
 from stretto.simulator.devices import Device, device_for
+from stretto.simulator.run_path import DefaultChoices
 from stretto.simulator.simulate import Simulator
 from stretto.simulator.work import Works
 

@@ -69,7 +69,7 @@ def same_memory(one: Buffer, other: Buffer) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class UnitTasks:
     """Tasks of one kernel that one unit runs, as in `Run`."""
 
     unit: int
@@ -82,7 +82,7 @@ class Part:
         return Run(kernel.name, self.first, self.count, self.stride)
 
 
-Parts = tuple[Part, ...]
+Parts = tuple[UnitTasks, ...]
 Owners = NDArray[np.int64]
 """The unit of each row."""
 
@@ -209,7 +209,7 @@ class Footprints:
             self._bytes[id(footprint)] = footprint, limits, owners
         return self._bytes[id(footprint)][1:]
 
-    def regions(self, kernel: Kernel, part: Part) -> tuple[Region, ...]:
+    def regions(self, kernel: Kernel, part: UnitTasks) -> tuple[Region, ...]:
         """Return the regions that the part touches."""
         if part.count is None or (part.stride != 1 and part.count != 1):
             return kernel_regions(kernel)
@@ -285,7 +285,7 @@ def leaf_nodes(body: Body) -> tuple[Node, ...]:
     code after a check may rely on it.
     """
     nodes: list[Node] = []
-    finder = _Finder()
+    finder = _ConflictFinder()
     for index, item in enumerate(body):
         regions = item_regions(item)
         before = finder.before(index, item, regions)
@@ -294,7 +294,7 @@ def leaf_nodes(body: Body) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-class _Finder:
+class _ConflictFinder:
     """Accesses of the earlier items of a leaf."""
 
     def __init__(self) -> None:

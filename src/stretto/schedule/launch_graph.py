@@ -44,7 +44,7 @@ from stretto.device.tree import (
     title,
 )
 from stretto.simulator.devices import Device, limits_of
-from stretto.simulator.graph_run import Profile
+from stretto.simulator.graph_run import NodeProfile
 
 OWN = ("local", "items", "param")
 """Kinds of buffers that belong to one activation of a function."""
@@ -337,7 +337,7 @@ class Opara:
     by_needs: bool = True
     only_shared: bool = False
 
-    def order(self, before: Before, profiles: Sequence[Profile], device: Device) -> Order:
+    def order(self, before: Before, profiles: Sequence[NodeProfile], device: Device) -> Order:
         """Return the order of Opara's algorithm 2 on this device."""
         limits = limits_of(device)
         queues: tuple[list[tuple[float, int, int]], ...] = ([], [])

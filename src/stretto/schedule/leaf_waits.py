@@ -35,7 +35,7 @@ NEVER = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ranges:
+class WaitRanges:
     """At most one wait per unit: unit u waits until units first[u] .. last[u] - 1 have reached
     steps[u]."""
 
@@ -66,15 +66,15 @@ class Ranges:
         return inside & (self.steps >= 0)[:, None]
 
 
-def hull(wanted: Mask, steps: Steps) -> Ranges:
+def hull(wanted: Mask, steps: Steps) -> WaitRanges:
     """Return for each unit the range from its first to its last wanted unit."""
     found = wanted.any(axis=1)
     first = np.where(found, wanted.argmax(axis=1), 0)
     last = np.where(found, wanted.shape[1] - wanted[:, ::-1].argmax(axis=1), 0)
-    return Ranges(first.astype(np.int32), last.astype(np.int32), steps)
+    return WaitRanges(first.astype(np.int32), last.astype(np.int32), steps)
 
 
-def runs(wanted: Mask, steps: Steps) -> Ranges:
+def runs(wanted: Mask, steps: Steps) -> WaitRanges:
     """Return for each unit its first run of consecutive wanted units. The unit itself may be
     inside the run, since no unit waits for itself."""
     units = wanted.shape[1]
@@ -86,7 +86,7 @@ def runs(wanted: Mask, steps: Steps) -> Ranges:
     return shared_ranges(narrow)
 
 
-def shared_ranges(ranges: Ranges) -> Ranges:
+def shared_ranges(ranges: WaitRanges) -> WaitRanges:
     """Give a unit at the end of a range that other units wait for that same range. It does not
     wait for itself, and one text then serves all of them."""
     rows = zip(ranges.first.tolist(), ranges.last.tolist(), ranges.steps.tolist(), strict=True)
@@ -98,7 +98,7 @@ def shared_ranges(ranges: Ranges) -> Ranges:
             first[unit] = unit
         elif high == unit and (low, unit + 1, step) in same:
             last[unit] = unit + 1
-    return Ranges(first, last, ranges.steps)
+    return WaitRanges(first, last, ranges.steps)
 
 
 TouchKey = tuple[int, int, str, str, bool]
@@ -335,7 +335,7 @@ class LeafWaits:
             self._items[unit].append(wait)
         return True
 
-    def _wide(self, demands: list[_Demand], needed: Steps) -> Ranges:
+    def _wide(self, demands: list[_Demand], needed: Steps) -> WaitRanges:
         """Return one wait per unit: for the units needed at the latest step, which often implies
         the rest; where it does not, for all units needed."""
         steps: Steps = needed.max(axis=1)
@@ -343,14 +343,14 @@ class LeafWaits:
         rest = self._needed(demands, self._learn(latest))
         wide = (rest >= 0).any(axis=1)
         every = hull(needed >= 0, steps)
-        ranges = Ranges(
+        ranges = WaitRanges(
             np.where(wide, every.first, latest.first),
             np.where(wide, every.last, latest.last),
             steps,
         )
         return self._learnt(shared_ranges(ranges))
 
-    def _exact(self, demands: list[_Demand], needed: Steps) -> Iterator[Ranges]:
+    def _exact(self, demands: list[_Demand], needed: Steps) -> Iterator[WaitRanges]:
         """Yield waits for exactly the units needed, the latest steps first, because these also
         tell of other units."""
         while needed.max() >= 0:
@@ -358,12 +358,12 @@ class LeafWaits:
             yield self._learnt(runs((needed == steps[:, None]) & (needed >= 0), steps))
             needed = self._needed(demands, self._known)
 
-    def _learnt(self, ranges: Ranges) -> Ranges:
+    def _learnt(self, ranges: WaitRanges) -> WaitRanges:
         """Record that the units have made these waits; return them."""
         self._known = self._learn(ranges)
         return ranges
 
-    def _learn(self, ranges: Ranges) -> Steps:
+    def _learn(self, ranges: WaitRanges) -> Steps:
         """Return what the units know after these waits."""
         known = self._known.copy()
         for (low, high, step), units in ranges.kinds():

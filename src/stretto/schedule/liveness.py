@@ -14,7 +14,7 @@ from stretto.schedule.policy import LeafPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class AccessEvent:
     """An access: its position in the text, its leaf and wave, and its units (a bit set).
 
     Control nodes count as leaves of one wave. `fresh`: it writes before it reads.
@@ -32,15 +32,15 @@ class LiveRange:
     """Range from the first to the last event of a buffer, with the first wave and the units of its
     first leaf, and the last wave and the units of its last leaf."""
 
-    first: Event
-    last: Event
+    first: AccessEvent
+    last: AccessEvent
     first_wave: int
     first_units: int
     last_wave: int
     last_units: int
 
     @staticmethod
-    def of(events: tuple[Event, ...]) -> LiveRange:
+    def of(events: tuple[AccessEvent, ...]) -> LiveRange:
         """Return the live range of a buffer with these events."""
         ordered = sorted(events, key=lambda event: event.position)
         first, last = ordered[0], ordered[-1]
@@ -74,8 +74,8 @@ class _Loop:
     """A loop from its first to its last event. `exposed`: names of the buffers that an iteration
     may read, or add to, before it has written them."""
 
-    start: Event
-    end: Event
+    start: AccessEvent
+    end: AccessEvent
     exposed: frozenset[str]
 
 
@@ -83,7 +83,7 @@ class _Loop:
 class Liveness:
     """Events by buffer name, and the pairs of buffers that rotate."""
 
-    events: dict[str, list[Event]]
+    events: dict[str, list[AccessEvent]]
     pairs: list[tuple[Buffer, Buffer]]
 
 
@@ -98,7 +98,7 @@ def liveness(body: Node[LeafPlan], units: int) -> Liveness:
     return Liveness(timeline.events, timeline.pairs)
 
 
-def _union(events: list[Event]) -> int:
+def _union(events: list[AccessEvent]) -> int:
     """Return the units of all events, as a bit set."""
     units = 0
     for event in events:
@@ -106,7 +106,7 @@ def _union(events: list[Event]) -> int:
     return units
 
 
-def _extend(name: str, events: list[Event], loop: _Loop) -> None:
+def _extend(name: str, events: list[AccessEvent], loop: _Loop) -> None:
     """Extend a range over the whole loop if the buffer is used outside it, or read before it is
     written."""
     start, end = loop.start, loop.end
@@ -125,7 +125,7 @@ class _Timeline:
         self._everyone = (1 << units) - 1
         self._clock = 0
         self._leaf = 0
-        self.events: dict[str, list[Event]] = {}
+        self.events: dict[str, list[AccessEvent]] = {}
         self.pairs: list[tuple[Buffer, Buffer]] = []
         self.loops: list[_Loop] = []
 
@@ -141,7 +141,7 @@ class _Timeline:
                     self.visit(child)
                 end = self._control()
                 iteration = Seq(children(node))
-                exposed = _Exposed().visit(iteration, frozenset())
+                exposed = _ExposedBuffers().visit(iteration, frozenset())
                 self.loops.append(_Loop(start, end, frozenset(name for name, _ in exposed)))
                 self.pairs += rotation(node)
                 for event in (start, end):
@@ -157,15 +157,15 @@ class _Timeline:
                 self._clock += 1
                 units = sum({1 << part.unit for part in placed.parts}) or self._everyone
                 for name, fresh in _accesses(placed.item):
-                    self._note((name,), Event(self._clock, self._leaf, wave, units, fresh))
+                    self._note((name,), AccessEvent(self._clock, self._leaf, wave, units, fresh))
 
-    def _control(self) -> Event:
+    def _control(self) -> AccessEvent:
         """Advance the clock, and return an event of all units for a control node."""
         self._leaf += 1
         self._clock += 1
-        return Event(self._clock, self._leaf, 0, self._everyone, fresh=False)
+        return AccessEvent(self._clock, self._leaf, 0, self._everyone, fresh=False)
 
-    def _note(self, names: Iterable[str], event: Event) -> None:
+    def _note(self, names: Iterable[str], event: AccessEvent) -> None:
         for name in names:
             self.events.setdefault(name, []).append(event)
 
@@ -175,7 +175,7 @@ Exposure = tuple[str, bool]
 is known at run time only. Writing some items of the list does not end such an exposure."""
 
 
-class _Exposed(Backward[LeafPlan, frozenset[Exposure]]):
+class _ExposedBuffers(Backward[LeafPlan, frozenset[Exposure]]):
     """Backward analysis of the buffers that may be read before they are written."""
 
     def leaf(self, body: LeafPlan, after: frozenset[Exposure]) -> frozenset[Exposure]:

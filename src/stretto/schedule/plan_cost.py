@@ -15,9 +15,9 @@ from stretto.device.plan import Action, Launch, Library, Plan, arms, is_unlikely
 from stretto.device.verifier.plans import Marks, as_program, verify_arrangement, verify_graph
 from stretto.schedule.launch_graph import Opara, arranged, opara_streams, plan_graph
 from stretto.simulator import graph_run
-from stretto.simulator.control import Choices, DefaultChoices, leaf_numbers
 from stretto.simulator.devices import BlockNeeds, Device
 from stretto.simulator.launches import read_seconds
+from stretto.simulator.run_path import Choices, DefaultChoices, leaf_numbers
 from stretto.simulator.simulate import simulate
 from stretto.simulator.work import Kept, kept_in_loops
 
@@ -72,7 +72,7 @@ class Profiled:
     """A launch graph with the profiles of its nodes on a device."""
 
     graph: LaunchGraph
-    profiles: tuple[graph_run.Profile, ...]
+    profiles: tuple[graph_run.NodeProfile, ...]
     device: Device
 
     def simulated(
@@ -124,14 +124,14 @@ def profiles_of(
     *,
     captured: bool = False,
     frequencies: Frequencies | None = None,
-) -> tuple[graph_run.Profile, ...]:
+) -> tuple[graph_run.NodeProfile, ...]:
     """Return the profiles of the nodes of one stretch of a plan; the other arguments are as for
     `profiled`. Raise ScheduleError if the run is too long to simulate."""
     found = _Profiles(plan, device, costs, needs, captured, frequencies)
     return tuple(found.stretch(body))
 
 
-def alone_seconds(profile: graph_run.Profile, device: Device) -> float:
+def alone_seconds(profile: graph_run.NodeProfile, device: Device) -> float:
     """Return the seconds of a node that has the device to itself, without the gap before it."""
     costs = graph_run.GraphCosts(0.0, 0.0, 0.0, 0.0)
     return graph_run.run_graph((profile,), Arrangement((0,), (0,)), device, costs).seconds
@@ -159,10 +159,12 @@ class _Profiles:
         apart = graph_run.captured_costs(device) if captured else graph_run.launched_costs(device)
         self._gap = apart.gap
         self._read = device.next_launch_seconds if captured else read_seconds(device)
-        self._profiler = graph_run.Profiler(plan.program, device, costs, needs)
+        self._profiler = graph_run.NodeProfiler(plan.program, device, costs, needs)
         self._running: set[str] = set()
 
-    def stretch(self, body: tree.Node[Action], taken: float = 1.0) -> Iterator[graph_run.Profile]:
+    def stretch(
+        self, body: tree.Node[Action], taken: float = 1.0
+    ) -> Iterator[graph_run.NodeProfile]:
         """Yield the profiles of the nodes of a stretch, in order. `taken`: share of runs that
         reach it."""
         for node in tree.flattened(body):
@@ -184,7 +186,7 @@ class _Profiles:
         share = self._frequencies.get(branch.condition.name, float(first >= second))
         return share, 1.0 - share
 
-    def node(self, node: tree.Node[Action]) -> graph_run.Profile:
+    def node(self, node: tree.Node[Action]) -> graph_run.NodeProfile:
         match node:
             case tree.Leaf(Launch() as launch):
                 return self._profiler.launch(launch)

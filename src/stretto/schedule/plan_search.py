@@ -39,9 +39,9 @@ from stretto.options import Options
 from stretto.schedule.launch_graph import with_own_memory
 from stretto.schedule.plan import cannot_be_captured, host_branches, make_plan
 from stretto.schedule.plan_cost import Frequencies, plan_seconds
-from stretto.simulator.control import DefaultChoices, leaf_numbers
 from stretto.simulator.devices import Device, device_for
 from stretto.simulator.launches import LEAST_GAIN, launch_per_kernel
+from stretto.simulator.run_path import DefaultChoices, leaf_numbers
 from stretto.simulator.simulate import simulate
 from stretto.simulator.work import kept_in_loops
 from stretto.text import seconds_text
@@ -157,7 +157,7 @@ def search_plan(
     if launches == "per_kernel":
         forced |= {id(leaf) for leaf in outer}
     device = device or device_for(costs, program.units)
-    search = _Search(program, device, costs, captured, frequencies or {})
+    search = _PlanSearch(program, device, costs, captured, frequencies or {})
     choice = PlanChoice(frozenset(forced))
     if not captured:
         if "auto" not in (launches, control):
@@ -184,7 +184,7 @@ def search_plan(
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _PlanSearch:
     """Compares plans of one program in simulation."""
 
     program: DeviceProgram
@@ -264,7 +264,7 @@ class _Branches:
     """Chooser for each branch. `from_units`: branches that the units execute may be predicated,
     too."""
 
-    search: _Search
+    search: _PlanSearch
     launches: str
     from_units: bool
 
@@ -374,7 +374,7 @@ def _others(program: DeviceProgram, chosen: PlanChoice) -> tuple[ChosenBranch, .
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PlacementComparison:
     """Comparison for a loop or branch of main: seconds of the plan if the units execute it, and if
     the host does. `on_host` tells which one the plan uses."""
 
@@ -386,12 +386,12 @@ class Placement:
 
 def placements(
     program: DeviceProgram, costs: CostModel, cuts: frozenset[int]
-) -> tuple[Placement, ...]:
+) -> tuple[PlacementComparison, ...]:
     """Return the outermost loops and branches of main, with the seconds of the plan for each
     placement (units or host). Raise ScheduleError if a run is too long to simulate."""
     device = device_for(costs, program.units)
     kernels = {kernel.name: kernel for kernel in program.kernels}
-    found: list[Placement] = []
+    found: list[PlacementComparison] = []
     for node in _control(program.tree.main.body):
         inside = frozenset(map(id, walk(node)))
         without, own = cuts - inside, cuts & inside
@@ -400,7 +400,7 @@ def placements(
             plan_seconds(make_plan(program, cuts=made), device, costs)
             for made in (without, without | (own or {id(node)}))
         )
-        found.append(Placement(title(node), bool(own) or forced, units, host))
+        found.append(PlacementComparison(title(node), bool(own) or forced, units, host))
     return tuple(found)
 
 

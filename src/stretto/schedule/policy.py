@@ -22,7 +22,7 @@ from stretto.device.expr import Buffer
 from stretto.device.operator import Kernel
 from stretto.device.regions import Body, Region, Statement, item_regions, kernel_regions
 from stretto.device.tree import Rotation
-from stretto.schedule.footprint import Footprint, Footprints, Node, Part, Parts, leaf_nodes
+from stretto.schedule.footprint import Footprint, Footprints, Node, Parts, UnitTasks, leaf_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def kernel_seconds(item: Statement, costs: CostModel) -> float:
     return tasks * task_seconds(item, costs)
 
 
-def part_seconds(kernel: Kernel, part: Part, costs: CostModel) -> float:
+def part_seconds(kernel: Kernel, part: UnitTasks, costs: CostModel) -> float:
     """Return the seconds of the tasks of a part, one after the other."""
     count = part.count
     if count is None:
@@ -162,7 +162,7 @@ def equal_blocks(tasks: int, units: int) -> Parts:
     kernels with that number of tasks."""
     bounds = [-(-unit * tasks // units) for unit in range(units + 1)]
     return tuple(
-        Part(unit, bounds[unit], bounds[unit + 1] - bounds[unit])
+        UnitTasks(unit, bounds[unit], bounds[unit + 1] - bounds[unit])
         for unit in range(units)
         if bounds[unit] < bounds[unit + 1]
     )
@@ -182,7 +182,7 @@ def levelled(kernel: Kernel, free: Sequence[float], costs: CostModel) -> Parts |
         heappush(loads, (time + each, unit))
     starts = accumulate(sizes, initial=0)
     return tuple(
-        Part(u, start, n) for u, (start, n) in enumerate(zip(starts, sizes, strict=False)) if n
+        UnitTasks(u, start, n) for u, (start, n) in enumerate(zip(starts, sizes, strict=False)) if n
     )
 
 
@@ -203,12 +203,12 @@ def by_priority(body: Body, costs: CostModel) -> list[Node]:
 def only_parts(kernel: Kernel, units: int) -> Parts | None:
     """Return the parts of a kernel if there is only one way to divide its tasks, else None."""
     if kernel.call is not None:
-        return (Part(0, 0),)
+        return (UnitTasks(0, 0),)
     if not kernel.is_static:
-        return tuple(Part(unit, unit, None, units) for unit in range(units))
+        return tuple(UnitTasks(unit, unit, None, units) for unit in range(units))
     if kernel.tasks == 0:
         return ()
-    return (Part(0, 0, kernel.tasks),) if units == 1 else None
+    return (UnitTasks(0, 0, kernel.tasks),) if units == 1 else None
 
 
 # ---- Times of the items of a leaf, for policies that place them one after the other.
@@ -224,7 +224,7 @@ retained."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlacedItem:
     """A placed item. finish[u]: when unit u is next free; unchanged for units that have no part of
     it. awaited: indices of earlier items, each with a mask of the units whose parts it needs."""
 
@@ -263,7 +263,7 @@ class Writers:
         """Return the recorded writes of the buffer that is read; none for a write."""
         return () if read.write else self._written.get(read.buffer.name, ())
 
-    def note(self, step: Step, dealt: tuple[int, int] | None = None) -> None:
+    def note(self, step: PlacedItem, dealt: tuple[int, int] | None = None) -> None:
         """Record the writes of a step. A kernel that overwrites a whole buffer replaces its earlier
         writers."""
         if not isinstance(step.node.item, Kernel):
@@ -304,10 +304,10 @@ class Timeline:
         self.writers = writers
         writers.leaf += 1
         self.free: Times = np.zeros(units)
-        self.steps: dict[int, Step] = {}
+        self.steps: dict[int, PlacedItem] = {}
         self._others = ~np.eye(units, dtype=np.bool_)
 
-    def fitted(self, node: Node, parts: Parts) -> Step:
+    def fitted(self, node: Node, parts: Parts) -> PlacedItem:
         """Return an item as it would run with these parts; `parts` is empty for a statement, which
         all units execute."""
         footprints = self.footprints.of(node.item, parts)
@@ -328,9 +328,9 @@ class Timeline:
             finish[list(units)] = start[list(units)]
             for part in parts:
                 finish[part.unit] += part_seconds(node.item, part, self.costs)
-        return Step(node, parts, units, footprints, finish, tuple(awaited))
+        return PlacedItem(node, parts, units, footprints, finish, tuple(awaited))
 
-    def place(self, step: Step) -> None:
+    def place(self, step: PlacedItem) -> None:
         """Record a step and make its units busy until its finish."""
         if step.units:
             self.free = step.finish
@@ -344,7 +344,7 @@ class Timeline:
         return LeafPlan(waves(steps, self.units), float(self.free.max()))
 
     @property
-    def placed(self) -> tuple[Step, ...]:
+    def placed(self) -> tuple[PlacedItem, ...]:
         """Steps in the order of their placement."""
         return tuple(self.steps.values())
 

@@ -39,8 +39,8 @@ from stretto.ir.size_bounds import maximum
 from stretto.ir.sizes import Size, Symbol, usual_value
 from stretto.remarks import Remarks
 from stretto.schedule.footprint import Footprints
+from stretto.schedule.frame_layout import FramePlan, frames_side_by_side, plan_frame
 from stretto.schedule.leaf_waits import SyncSetting
-from stretto.schedule.memory import FramePlan, frames_side_by_side, plan_frame
 from stretto.schedule.policies import POLICIES
 from stretto.schedule.policy import FunctionPlanner, LeafPlan, Placed, Policy, kernel_seconds
 from stretto.schedule.synchronize import NO_LISTS, Synchronizer, own_lists

@@ -24,15 +24,22 @@ from stretto.device.operator import Kernel
 from stretto.device.plan import Launch, Library
 from stretto.device.program import DeviceProgram, Run
 from stretto.device.tree import Leaf
-from stretto.simulator.control import DefaultChoices
 from stretto.simulator.devices import BlockNeeds, Device, Room, limits_of
 from stretto.simulator.library_kernels import library_estimate
+from stretto.simulator.run_path import DefaultChoices
 from stretto.simulator.simulate import simulate
-from stretto.simulator.work import TENSOR_TEMPLATE, Channel, Known, Residency, Works, kept_in_loops
+from stretto.simulator.work import (
+    TENSOR_TEMPLATE,
+    Channel,
+    KnownRegisters,
+    Residency,
+    Works,
+    kept_in_loops,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class NodeProfile:
     """Resources and work of a node: `blocks` thread blocks, each with `needs`.
 
     overhead: seconds of a block in which it neither computes nor moves bytes. compute: seconds
@@ -91,7 +98,7 @@ class GraphRun:
 
 
 def run_graph(
-    profiles: Sequence[Profile], arrangement: Arrangement, device: Device, costs: GraphCosts
+    profiles: Sequence[NodeProfile], arrangement: Arrangement, device: Device, costs: GraphCosts
 ) -> GraphRun:
     """Simulate a run of the nodes with these profiles, in the given arrangement."""
     return _GraphSimulator(profiles, arrangement, device, costs).run()
@@ -118,7 +125,7 @@ class _Node:
 class _GraphSimulator:
     def __init__(
         self,
-        profiles: Sequence[Profile],
+        profiles: Sequence[NodeProfile],
         arrangement: Arrangement,
         device: Device,
         costs: GraphCosts,
@@ -270,7 +277,7 @@ ASSUMED = Assumptions(
 )
 
 
-class Profiler:
+class NodeProfiler:
     """Makes the profiles of a plan's actions; call it in the plan's order, in which buffers enter
     the cache. compiled: the needs of a block of a launch, by the `id` of the launch."""
 
@@ -284,10 +291,10 @@ class Profiler:
         self._device, self._costs = device, costs
         self._works = Works(program.kernels, device, costs)
         self._residency = Residency(device.cache_bytes, costs, program.kernels)
-        self._registers = Known({}, costs.unknown_trips)
+        self._registers = KnownRegisters({}, costs.unknown_trips)
         self._compiled = compiled or {}
 
-    def launch(self, launch: Launch) -> Profile:
+    def launch(self, launch: Launch) -> NodeProfile:
         body = launch.program.tree.main.body
         runs = body.body.units if isinstance(body, Leaf) else ()
         items = [item for unit in runs for item in unit if isinstance(item, Run)]
@@ -296,23 +303,23 @@ class Profiler:
         kernel = self._works.kernel(items[0].kernel)
         return self._kernel(kernel, len(items), self._compiled.get(id(launch)))
 
-    def kernel(self, kernel: Kernel, units: int) -> Profile:
+    def kernel(self, kernel: Kernel, units: int) -> NodeProfile:
         """Return the profile of a kernel as a separate launch, whose tasks are shared among
         `units` units."""
         return self._kernel(self._works.kernel(kernel.name), units, None)
 
-    def library(self, library: Library) -> Profile:
+    def library(self, library: Library) -> NodeProfile:
         found = library_estimate(library.call, self._device, self._costs)
-        made = Profile(found.blocks, found.needs, found.overhead, found.compute,
+        made = NodeProfile(found.blocks, found.needs, found.overhead, found.compute,
                        operations=found.operations)  # fmt: skip
         made = self._moving(made, found.moved, 1)
         return replace(made, cache_bytes=made.cache_bytes + found.near)
 
-    def whole(self, seconds: float) -> Profile:
+    def whole(self, seconds: float) -> NodeProfile:
         """Return the profile of something that occupies the whole device for some seconds."""
         limits = limits_of(self._device)
         needs = BlockNeeds(limits.threads, limits.registers // limits.threads)
-        return Profile(self._device.units, needs, seconds)
+        return NodeProfile(self._device.units, needs, seconds)
 
     def _alone(self, launch: Launch) -> float:
         """Return the seconds of a launch by itself, without the launch overhead."""
@@ -321,7 +328,7 @@ class Profiler:
         run = simulate(launch.program, self._device, trips, self._costs, kept)
         return max(run.seconds - self._device.launch_seconds, 0.0)
 
-    def _kernel(self, kernel: Kernel, units: int, needs: BlockNeeds | None) -> Profile:
+    def _kernel(self, kernel: Kernel, units: int, needs: BlockNeeds | None) -> NodeProfile:
         tasks = max(task_count(kernel, self._registers), 1)
         work = self._works.task(kernel, 0, self._registers)
         blocks = min(units, tasks)
@@ -330,11 +337,13 @@ class Profiler:
         # A unit runs at most ceil(tasks / blocks) tasks, one after the other.
         overhead = work.overhead * -(-tasks // blocks)
         operations = sum(self._costs.work(stage.operator) for stage in kernel.stages)
-        made = Profile(blocks, needs or default, overhead, work.compute * tasks,
+        made = NodeProfile(blocks, needs or default, overhead, work.compute * tasks,
                        operations=float(operations))  # fmt: skip
         return self._moving(made, work.moved, tasks)
 
-    def _moving(self, profile: Profile, moved: Sequence[tuple[str, float]], tasks: int) -> Profile:
+    def _moving(
+        self, profile: NodeProfile, moved: Sequence[tuple[str, float]], tasks: int
+    ) -> NodeProfile:
         """Return the profile with the bytes that tasks move, from memory or from the cache at this
         point."""
         missing = self._residency.touch(moved, tasks)
@@ -343,7 +352,7 @@ class Profiler:
         return replace(profile, memory_bytes=far, cache_bytes=near)
 
 
-def guarded(profile: Profile, taken: float, device: Device) -> Profile:
+def guarded(profile: NodeProfile, taken: float, device: Device) -> NodeProfile:
     """Return the average profile of a launch that returns at once if its guards do not hold.
     taken: fraction of runs in which they hold, from 0 to 1. The time of each block to read them
     is **an estimate**: that of the first load of a task."""

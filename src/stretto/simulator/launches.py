@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from stretto.device.costs import HOST_COSTS, CostModel
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
 from stretto.device.tree import Leaf, map_tree
-from stretto.simulator.control import Choices, CountingChoices, DefaultChoices, leaf_numbers
 from stretto.simulator.devices import Device
 from stretto.simulator.result import Simulation
+from stretto.simulator.run_path import Choices, CountingChoices, DefaultChoices, leaf_numbers
 from stretto.simulator.simulate import simulate
 
 LEAST_GAIN = 0.05

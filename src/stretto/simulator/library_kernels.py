@@ -38,7 +38,7 @@ _CONVOLUTIONS = ("convolution", "conv1d", "conv2d", "conv3d", "cudnn_convolution
 _ATTENTION = "scaled_dot_product_attention"
 
 
-class Kind(Enum):
+class ComputationKind(Enum):
     """The kind of computation of a call, which decides the kernels that the library uses."""
 
     PRODUCT = "product"
@@ -55,7 +55,7 @@ class LibraryWork:
     operations: float
     results: int
     depth: int = 0
-    kind: Kind = Kind.OTHER
+    kind: ComputationKind = ComputationKind.OTHER
 
 
 def library_work(call: LibraryCall, costs: CostModel) -> LibraryWork:
@@ -65,15 +65,15 @@ def library_work(call: LibraryCall, costs: CostModel) -> LibraryWork:
     left = call.args[_MATRIX[name]] if name in _MATRIX else None
     if isinstance(left, Buffer):
         depth = costs.size(left.shape[-1])
-        return LibraryWork(2.0 * results * depth, results, depth, Kind.PRODUCT)
+        return LibraryWork(2.0 * results * depth, results, depth, ComputationKind.PRODUCT)
     weights = call.args[1] if name in _CONVOLUTIONS else None
     if isinstance(weights, Buffer):
         depth = costs.points(weights.shape[1:])
-        return LibraryWork(2.0 * results * depth, results, depth, Kind.CONVOLUTION)
+        return LibraryWork(2.0 * results * depth, results, depth, ComputationKind.CONVOLUTION)
     keys = call.args[1] if name.startswith(_ATTENTION) else None
     if isinstance(keys, Buffer):
         length, depth = costs.size(keys.shape[-2]), costs.size(keys.shape[-1])
-        return LibraryWork(4.0 * results * length, results, depth, Kind.ATTENTION)
+        return LibraryWork(4.0 * results * length, results, depth, ComputationKind.ATTENTION)
     read = max((costs.points(buffer.shape) for buffer in call_buffers(call)), default=1)
     return LibraryWork(float(max(results, read)), max(results, read))
 
@@ -102,18 +102,18 @@ _USUAL = BlockNeeds(128, 168, 48 << 10)
 _OTHER = BlockNeeds(128, 64, 2 << 10)
 
 KERNELS = {
-    (Kind.PRODUCT, "half"): LibraryKernel(0.75, 96, 256, _LARGE),
-    (Kind.PRODUCT, "tf32"): LibraryKernel(0.7, 96, 256, _LARGE),
-    (Kind.PRODUCT, "single"): LibraryKernel(0.85, 32, 128, _USUAL),
-    (Kind.PRODUCT, "double"): LibraryKernel(0.85, 32, 64, _USUAL),
-    (Kind.CONVOLUTION, "half"): LibraryKernel(0.6, 96, 256, _LARGE, 1),
-    (Kind.CONVOLUTION, "tf32"): LibraryKernel(0.6, 96, 256, _LARGE, 1),
-    (Kind.CONVOLUTION, "single"): LibraryKernel(0.65, 64, 128, _USUAL),
-    (Kind.CONVOLUTION, "double"): LibraryKernel(0.5, 64, 64, _USUAL),
-    (Kind.ATTENTION, "half"): LibraryKernel(0.4, 32, 128, _LARGE),
-    (Kind.ATTENTION, "tf32"): LibraryKernel(0.4, 32, 64, _LARGE),
-    (Kind.ATTENTION, "single"): LibraryKernel(0.5, 32, 64, _LARGE),
-    (Kind.ATTENTION, "double"): LibraryKernel(0.3, 32, 64, _USUAL),
+    (ComputationKind.PRODUCT, "half"): LibraryKernel(0.75, 96, 256, _LARGE),
+    (ComputationKind.PRODUCT, "tf32"): LibraryKernel(0.7, 96, 256, _LARGE),
+    (ComputationKind.PRODUCT, "single"): LibraryKernel(0.85, 32, 128, _USUAL),
+    (ComputationKind.PRODUCT, "double"): LibraryKernel(0.85, 32, 64, _USUAL),
+    (ComputationKind.CONVOLUTION, "half"): LibraryKernel(0.6, 96, 256, _LARGE, 1),
+    (ComputationKind.CONVOLUTION, "tf32"): LibraryKernel(0.6, 96, 256, _LARGE, 1),
+    (ComputationKind.CONVOLUTION, "single"): LibraryKernel(0.65, 64, 128, _USUAL),
+    (ComputationKind.CONVOLUTION, "double"): LibraryKernel(0.5, 64, 64, _USUAL),
+    (ComputationKind.ATTENTION, "half"): LibraryKernel(0.4, 32, 128, _LARGE),
+    (ComputationKind.ATTENTION, "tf32"): LibraryKernel(0.4, 32, 64, _LARGE),
+    (ComputationKind.ATTENTION, "single"): LibraryKernel(0.5, 32, 64, _LARGE),
+    (ComputationKind.ATTENTION, "double"): LibraryKernel(0.3, 32, 64, _USUAL),
 }
 """By kind and number format; `numbers_of` returns the format of a call."""
 
@@ -155,7 +155,7 @@ def library_estimate(call: LibraryCall, device: Device, costs: CostModel) -> Lib
     work = library_work(call, costs)
     moved = {buffer.name: _nbytes(buffer, costs) for buffer in {*call_buffers(call), *call.outs}}
     start = device.start_seconds + device.latency_seconds
-    if work.kind is Kind.OTHER:
+    if work.kind is ComputationKind.OTHER:
         blocks = max(-(-work.results // ELEMENTS), 1)
         compute = work.operations / (device.functions * device.efficiency / device.units)
         return LibraryEstimate(blocks, _OTHER, start, compute, _sorted(moved), 0.0, work.operations)
@@ -164,7 +164,7 @@ def library_estimate(call: LibraryCall, device: Device, costs: CostModel) -> Lib
     kernel = KERNELS[work.kind, numbers]
     tiles = _tiles(kernel.tile, work, dtype, device)
     parts = 1
-    if work.kind is Kind.PRODUCT:
+    if work.kind is ComputationKind.PRODUCT:
         parts = max(min(device.units // tiles.count, work.depth // LEAST_DEPTH), 1)
     rate = _peak(numbers, device) * kernel.efficiency / device.units
     rate *= max(tiles.length, 1) / (max(tiles.length, 1) + kernel.ramp)
@@ -197,7 +197,7 @@ class _Tiles:
 def _tiles(tile: int, work: LibraryWork, dtype: DType, device: Device) -> _Tiles:
     """Return the largest tiles of which there are enough for all units. A tile of an attention is
     a number of rows of queries, which are all multiplied with all keys and values."""
-    rows, side = work.kind is Kind.ATTENTION, tile
+    rows, side = work.kind is ComputationKind.ATTENTION, tile
     while side > LEAST_TILE and work.results < side * (work.depth if rows else side) * device.units:
         side //= 2
     across = work.depth if rows else side
@@ -209,14 +209,14 @@ def _tiles(tile: int, work: LibraryWork, dtype: DType, device: Device) -> _Tiles
     return _Tiles(count, length, nbytes, waste)
 
 
-def numbers_of(kind: Kind, dtype: DType, device: Device) -> str:
+def numbers_of(kind: ComputationKind, dtype: DType, device: Device) -> str:
     """Return the number format in which a call multiplies, as torch is configured now."""
     if dtype is DType.F64:
         return "double"
     if dtype in (DType.F16, DType.BF16):
         return "half"
     backends = torch.backends
-    allowed = backends.cudnn if kind is Kind.CONVOLUTION else backends.cuda.matmul
+    allowed = backends.cudnn if kind is ComputationKind.CONVOLUTION else backends.cuda.matmul
     return "tf32" if device.has_tf32 and allowed.allow_tf32 else "single"
 
 

@@ -37,7 +37,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class UnitActivity:
     """Activity of a unit from `start` to `end`; before `ready` a task only begins.
 
     kernel: its number in the program, and `task` the task's; -1 for other segments. leaf: the
@@ -75,7 +75,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class LeafSummary:
     """A leaf of the program over the whole run. critical: seconds of the critical path, by what
     they are spent on. busy, idle: seconds of all units together."""
 
@@ -104,7 +104,7 @@ class Simulation:
 
     device: str
     seconds: float
-    segments: tuple[tuple[Segment, ...], ...]
+    segments: tuple[tuple[UnitActivity, ...], ...]
     runs: tuple[int, ...]
     titles: tuple[str, ...]
     names: tuple[str, ...]
@@ -168,7 +168,7 @@ class Simulation:
         return total
 
     @cached_property
-    def stretches(self) -> tuple[Stretch, ...]:
+    def stretches(self) -> tuple[LeafSummary, ...]:
         """Every leaf that has run, in the order of the program."""
         critical: dict[int, dict[Bound, float]] = defaultdict(lambda: defaultdict(float))
         for link in self.critical_path:
@@ -179,18 +179,18 @@ class Simulation:
             target = idle if segment.bound is Bound.WAIT else busy
             target[segment.leaf] += segment.end - segment.start
         return tuple(
-            Stretch(title, self.runs[leaf], dict(critical[leaf]), busy[leaf], idle[leaf])
+            LeafSummary(title, self.runs[leaf], dict(critical[leaf]), busy[leaf], idle[leaf])
             for leaf, title in enumerate(self.titles)
             if self.runs[leaf]
         )
 
-    def gaps(self, most: int) -> list[tuple[int, Segment]]:
+    def gaps(self, most: int) -> list[tuple[int, UnitActivity]]:
         """Return the `most` longest waits, with the unit that waits."""
         waits = [(u, s) for u, unit in enumerate(self.segments) for s in unit if s.cause]
         return sorted(waits, key=lambda found: found[1].start - found[1].end)[:most]
 
 
-def _links(unit: int, segment: Segment) -> tuple[Link, Link]:
+def _links(unit: int, segment: UnitActivity) -> tuple[Link, Link]:
     """Return the links of a segment other than a wait: its work, then its beginning."""
     begun = Link(Bound.OVERHEAD, unit, segment.start, segment.ready, segment.leaf, segment.kernel)
     done = Link(segment.bound, unit, segment.ready, segment.end, segment.leaf, segment.kernel)

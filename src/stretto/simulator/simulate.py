@@ -26,10 +26,10 @@ from stretto.device.program import DeviceProgram, Item, Run, Signal, Wait
 from stretto.device.regions import statement_reads
 from stretto.device.tree import Check, Let
 from stretto.errors import ScheduleError
-from stretto.simulator.control import Choices, DefaultChoices, Visit, Walk
 from stretto.simulator.devices import Device
-from stretto.simulator.result import Bound, Cause, Segment, Simulation
-from stretto.simulator.work import Channel, Kept, Known, Residency, TaskWork, Works
+from stretto.simulator.result import Bound, Cause, Simulation, UnitActivity
+from stretto.simulator.run_path import Choices, DefaultChoices, Visit, Walk
+from stretto.simulator.work import Channel, Kept, KnownRegisters, Residency, TaskWork, Works
 
 # ---- The loads of registers that cost a separate latency.
 #
@@ -70,7 +70,7 @@ START = Cause(0.0, 0, 0)
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _BlockedUnit:
     """A unit that waits for `left` more units. last: the latest publication of the others."""
 
     unit: int
@@ -78,13 +78,15 @@ class _Waiting:
     last: Cause
 
 
-class Progress:
+class ProgressCounters:
     """One counter per unit; it begins at 0 and only increases."""
 
     def __init__(self, units: int) -> None:
         self._values: list[list[int]] = [[0] for _ in range(units)]
         self._causes: list[list[Cause]] = [[START] for _ in range(units)]
-        self._waiting: list[dict[int, list[_Waiting]]] = [defaultdict(list) for _ in range(units)]
+        self._waiting: list[dict[int, list[_BlockedUnit]]] = [
+            defaultdict(list) for _ in range(units)
+        ]
 
     def wait(self, unit: int, others: tuple[int, ...], value: int) -> Cause | None:
         """Return the last of the publications that a wait is for; None if one is still missing:
@@ -100,7 +102,7 @@ class Progress:
                 last = found
         if not missing:
             return last
-        waiting = _Waiting(unit, len(missing), last)
+        waiting = _BlockedUnit(unit, len(missing), last)
         for other in missing:
             self._waiting[other][value].append(waiting)
         return None
@@ -158,7 +160,7 @@ class _Task:
 
 
 @dataclass(slots=True)
-class _Unit:
+class _SimulatedUnit:
     """The state of a unit: its leaf of the run, and the rest of its items. begun: kernels of which
     it has had a task."""
 
@@ -172,7 +174,7 @@ class _Unit:
     blocked_since: float = 0.0
     begun: set[str] = field(default_factory=set[str])
     lookups: LoadSequence = field(default_factory=LoadSequence)
-    segments: list[Segment] = field(default_factory=list[Segment])
+    segments: list[UnitActivity] = field(default_factory=list[UnitActivity])
 
 
 class Simulator:
@@ -194,14 +196,14 @@ class Simulator:
         self.walk = Walk(program, choices, costs, self.works.leaf_seconds)
         self.path = self.walk.visits()
         self.visits: list[Visit] = []
-        self.registers: list[Known] = []
+        self.registers: list[KnownRegisters] = []
         self.numbers = {kernel.name: n for n, kernel in enumerate(program.kernels)}
         self.memory = Channel(device.memory_bandwidth, device.unit_bandwidth)
         self.cache = Channel(device.cache_bandwidth, device.unit_bandwidth * 2)
         self.residency = Residency(device.cache_bytes, costs, program.kernels)
         self.missing: dict[tuple[int, str], frozenset[str]] = {}
-        self.units = [_Unit(number) for number in range(program.units)]
-        self.progress = Progress(program.units)
+        self.units = [_SimulatedUnit(number) for number in range(program.units)]
+        self.progress = ProgressCounters(program.units)
         self.events: list[tuple[float, int, int]] = []
         self.order = count()
         self.tasks = 0
@@ -221,7 +223,7 @@ class Simulator:
                 self.end_part(unit, unit.task, now)
         return self.result()
 
-    def at(self, time: float, unit: _Unit) -> None:
+    def at(self, time: float, unit: _SimulatedUnit) -> None:
         heappush(self.events, (time, next(self.order), unit.number))
 
     def next_time(self) -> float:
@@ -253,7 +255,7 @@ class Simulator:
         )
 
     # ---- a unit ------------------------------------------------------------------------------
-    def advance(self, unit: _Unit, now: float) -> None:
+    def advance(self, unit: _SimulatedUnit, now: float) -> None:
         """Continue until an item takes time, or the program ends."""
         while True:
             number = next(unit.tasks, None)
@@ -267,7 +269,7 @@ class Simulator:
             elif self.item(unit, item, now):
                 return
 
-    def enter(self, unit: _Unit, now: float) -> bool:
+    def enter(self, unit: _SimulatedUnit, now: float) -> bool:
         """Enter the next leaf of the run; return False at its end. At the end of a leaf all its
         steps are published."""
         if 0 <= unit.visit < len(self.visits):
@@ -282,13 +284,13 @@ class Simulator:
             if found is None:
                 return False
             self.visits.append(found)
-            self.registers.append(Known(found.registers, self.costs.unknown_trips))
+            self.registers.append(KnownRegisters(found.registers, self.costs.unknown_trips))
         visit = self.visits[unit.visit]
         is_own = visit.owner is None or visit.owner == unit.number
         unit.items = iter(visit.schedule.units[unit.number] if is_own else ())
         return True
 
-    def item(self, unit: _Unit, item: Item, now: float) -> bool:
+    def item(self, unit: _SimulatedUnit, item: Item, now: float) -> bool:
         """Begin an item; return True if it takes time."""
         if isinstance(item, Run | Wait | Signal):
             unit.lookups.end()
@@ -305,22 +307,22 @@ class Simulator:
                 starts = unit.lookups.starts(item)
                 return self.overhead(unit, self.device.latency_seconds if starts else 0.0, now)
 
-    def overhead(self, unit: _Unit, seconds: float, now: float) -> bool:
+    def overhead(self, unit: _SimulatedUnit, seconds: float, now: float) -> bool:
         if seconds <= 0:
             return False
         unit.segments.append(
-            Segment(Bound.OVERHEAD, now, now, now + seconds, self.visits[unit.visit].leaf)
+            UnitActivity(Bound.OVERHEAD, now, now, now + seconds, self.visits[unit.visit].leaf)
         )
         self.at(now + seconds, unit)
         return True
 
     # ---- tasks -------------------------------------------------------------------------------
-    def task_numbers(self, unit: _Unit, run: Run) -> range:
+    def task_numbers(self, unit: _SimulatedUnit, run: Run) -> range:
         total = task_count(self.works.kernel(run.kernel), self.registers[unit.visit])
         found = range(run.first, total, run.stride)
         return found if run.count is None else found[: run.count]
 
-    def start(self, unit: _Unit, number: int, now: float) -> None:
+    def start(self, unit: _SimulatedUnit, number: int, now: float) -> None:
         self.tasks += 1
         if self.tasks > MOST_TASKS:
             raise ScheduleError(
@@ -336,7 +338,7 @@ class Simulator:
         unit.task = _Task(self.numbers[kernel.name], number, work, missing, now)
         self.at(now + work.overhead, unit)
 
-    def work_with_kept(self, unit: _Unit, kernel: str, work: TaskWork) -> TaskWork:
+    def work_with_kept(self, unit: _SimulatedUnit, kernel: str, work: TaskWork) -> TaskWork:
         """Return the work of a task of a kernel of which the unit keeps constants on chip: less
         from the second task on."""
         if kernel not in unit.begun:
@@ -347,7 +349,7 @@ class Simulator:
             self.repeated[key] = work.keeping(self.kept[kernel], self.device)
         return self.repeated[key]
 
-    def missing_of(self, unit: _Unit, kernel: Kernel, work: TaskWork) -> frozenset[str]:
+    def missing_of(self, unit: _SimulatedUnit, kernel: Kernel, work: TaskWork) -> frozenset[str]:
         """Return the buffers that a kernel in this leaf of the run finds in memory, not in the
         cache."""
         key = unit.visit, kernel.name
@@ -356,7 +358,7 @@ class Simulator:
             self.missing[key] = self.residency.touch(work.moved, tasks)
         return self.missing[key]
 
-    def begin(self, unit: _Unit, task: _Task, now: float) -> None:
+    def begin(self, unit: _SimulatedUnit, task: _Task, now: float) -> None:
         """Begin the computation and the transfers of a task, after its overhead."""
         task.ready = now
         far = sum(nbytes for name, nbytes in task.work.moved if name in task.missing)
@@ -368,13 +370,13 @@ class Simulator:
                 task.parts += 1
                 channel.begin(now, unit.number, nbytes)
 
-    def end_part(self, unit: _Unit, task: _Task, now: float) -> None:
+    def end_part(self, unit: _SimulatedUnit, task: _Task, now: float) -> None:
         task.parts -= 1
         if task.parts:
             return
         computed = task.ready + task.work.compute >= now
         unit.segments.append(
-            Segment(
+            UnitActivity(
                 Bound.COMPUTE if computed else Bound.BANDWIDTH,
                 task.start,
                 task.ready,
@@ -388,7 +390,7 @@ class Simulator:
         self.advance(unit, now)
 
     # ---- waits and signals -------------------------------------------------------------------
-    def signal(self, unit: _Unit, signal: Signal, now: float) -> bool:
+    def signal(self, unit: _SimulatedUnit, signal: Signal, now: float) -> bool:
         """Publish the step after the barrier of the unit's threads. Return True if that takes
         time."""
         later = now + self.device.stage_seconds
@@ -396,12 +398,12 @@ class Simulator:
         self.publish(unit, unit.base + signal.step, later)
         return took
 
-    def publish(self, unit: _Unit, value: int, time: float) -> None:
+    def publish(self, unit: _SimulatedUnit, value: int, time: float) -> None:
         cause = Cause(time, unit.number, len(unit.segments))
         for number, last in self.progress.publish(value, cause):
             self.resume(self.units[number], last)
 
-    def wait(self, unit: _Unit, wait: Wait, now: float) -> bool:
+    def wait(self, unit: _SimulatedUnit, wait: Wait, now: float) -> bool:
         """Return True if the unit must wait."""
         unit.blocked_since = now
         value = unit.base + wait.step
@@ -413,10 +415,10 @@ class Simulator:
         self.resume(unit, last)
         return True
 
-    def resume(self, unit: _Unit, last: Cause) -> None:
+    def resume(self, unit: _SimulatedUnit, last: Cause) -> None:
         """Continue a unit when it sees the publication `last`."""
         since = unit.blocked_since
         end = max(since, last.time + self.device.wait_seconds)
         leaf = self.visits[unit.visit].leaf
-        unit.segments.append(Segment(Bound.WAIT, since, since, end, leaf, cause=last))
+        unit.segments.append(UnitActivity(Bound.WAIT, since, since, end, leaf, cause=last))
         self.at(end, unit)

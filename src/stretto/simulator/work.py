@@ -62,7 +62,7 @@ class TaskWork:
         return replace(self, compute=self.compute + seconds, moved=moved)
 
 
-class Known(dict[str, Number]):
+class KnownRegisters(dict[str, Number]):
     """Registers by name; one whose value is not known has the usual one."""
 
     def __init__(self, values: Mapping[str, Number], usual: int) -> None:
@@ -93,7 +93,7 @@ class Works:
         return self._kernels[name]
 
     def task(self, kernel: Kernel, task: int, registers: Mapping[str, Number]) -> TaskWork:
-        """Return the work of one task. registers: a `Known`."""
+        """Return the work of one task. registers: a `KnownRegisters`."""
         tile = tile_ranges(kernel, task, registers)
         key = kernel.name, tuple(last - first for first, last in tile)
         if key not in self._known:
@@ -103,7 +103,7 @@ class Works:
     def leaf_seconds(self, schedule: Schedule) -> float:
         """Estimate the seconds of work of the longest unit of a leaf, for comparing arms of
         branches."""
-        usual = Known({}, self._costs.unknown_trips)
+        usual = KnownRegisters({}, self._costs.unknown_trips)
 
         def seconds(item: Tasks) -> float:
             work = self.task(self._kernels[item.kernel], 0, usual)
@@ -388,7 +388,7 @@ class _Estimate:
     def constants(self, kernel: Kernel) -> dict[str, float]:
         """Return the bytes of each constant that a kernel's task reads, if each unit has at most
         one task; else none."""
-        registers = Known({}, self.costs.unknown_trips)
+        registers = KnownRegisters({}, self.costs.unknown_trips)
         if kernel.call is not None or task_count(kernel, registers) > self.program.units:
             return {}
         if any(stage.template.name == TENSOR_TEMPLATE for stage in kernel.stages):

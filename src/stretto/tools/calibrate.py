@@ -38,7 +38,7 @@ from stretto.tuning import Database, this_cpu
 Tensors = tuple[torch.Tensor, ...]
 
 
-class Repeated(nn.Module):
+class RepeatedFunction(nn.Module):
     """A function applied repeatedly to its own result, so that all its data is in the cache."""
 
     def __init__(self, function: Callable[[torch.Tensor], torch.Tensor], trips: int) -> None:
@@ -52,7 +52,7 @@ class Repeated(nn.Module):
         return x
 
 
-class Rows(Repeated):
+class RowProbe(RepeatedFunction):
     """One row times square weights that stay in a unit's own cache, in the shared cache, or in
     neither."""
 
@@ -89,12 +89,12 @@ class UnitProbe(nn.Module):
         super().__init__()
         self.product = nn.Linear(512, 512, bias=False)
         self.wide_product = nn.Linear(256, 2048, bias=False)
-        self.own = Rows(384, 16)
-        self.shared = Rows(1536, 8)
-        self.memory = Rows(5120, 2)
-        self.elements = Repeated(polynomial, 8)
-        self.functions = Repeated(functions, 8)
-        self.loads = Repeated(halved, 8)
+        self.own = RowProbe(384, 16)
+        self.shared = RowProbe(1536, 8)
+        self.memory = RowProbe(5120, 2)
+        self.elements = RepeatedFunction(polynomial, 8)
+        self.functions = RepeatedFunction(functions, 8)
+        self.loads = RepeatedFunction(halved, 8)
         self.factor_square = nn.Conv2d(64, 64, 3, padding=1)
         self.factor_wide = nn.Conv2d(128, 128, 3, padding=1)
         self.factor_step = nn.Conv2d(64, 128, 3, padding=1, stride=2)
@@ -142,7 +142,7 @@ class WaitProbe(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.chain = Rows(512, 256)
+        self.chain = RowProbe(512, 256)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.chain(x)

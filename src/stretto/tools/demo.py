@@ -27,7 +27,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ModelMeasurement:
     """Measurements of one model: median times in seconds, largest relative error against eager in
     float64, compile time in seconds."""
 
@@ -52,7 +52,7 @@ def demo(
     models: tuple[str, ...] = MODELS,
     preset: str = "full",
     quick: bool = False,
-) -> tuple[list[Result], list[Path]]:
+) -> tuple[list[ModelMeasurement], list[Path]]:
     """Measure the models; return the results, and the paths of timelines written into `folder`
     (None: none).
 
@@ -61,7 +61,7 @@ def demo(
     """
     before = torch.get_num_threads()
     torch.set_num_threads(options.unit_count())
-    results: list[Result] = []
+    results: list[ModelMeasurement] = []
     written: list[Path] = []
     try:
         for name in models:
@@ -79,7 +79,7 @@ def demo(
 
 def _measure(
     name: str, options: Options, preset: str, quick: bool, tell: Tell, machine: Machine
-) -> tuple[Result, stretto.Compiled]:
+) -> tuple[ModelMeasurement, stretto.Compiled]:
     zoo, harness, measure = (zoo_module(part) for part in ("models", "harness", "measure"))
     model = Model(name, *zoo.build(name, preset))
     reference = harness.reference_outputs(model.function, model.inputs)
@@ -104,7 +104,7 @@ def _measure(
             raise timing
     eager, own = (timings[system].median_ms / 1e3 for system in ("eager", "stretto"))
     seconds = fast.signatures[0].seconds
-    return Result(name, eager, own, error, launches, seconds), fast
+    return ModelMeasurement(name, eager, own, error, launches, seconds), fast
 
 
 def _count_launches(fast: stretto.Compiled, inputs: tuple[Any, ...]) -> tuple[Any, int]:
@@ -130,7 +130,7 @@ def _arrays(outputs: Any) -> Any:
     return zoo_module("peers.base").tensors_to_numpy(here)
 
 
-def results_table(results: Sequence[Result], units: int, machine: Machine) -> str:
+def results_table(results: Sequence[ModelMeasurement], units: int, machine: Machine) -> str:
     """Return the table that `stretto demo` prints."""
     title = f"medians, {counted(units, 'thread')} each"
     if machine.is_emulated:

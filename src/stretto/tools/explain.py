@@ -27,7 +27,7 @@ from stretto.ir.ops import TensorOp
 from stretto.machines.machine import Description, Stages
 from stretto.schedule.scheduler import Report
 from stretto.text import TextSection, bytes_text, counted, explanation, seconds_text, table
-from stretto.tools.control import (
+from stretto.tools.control_rows import (
     HEADERS,
     decided,
     kernel_runs,

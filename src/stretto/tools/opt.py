@@ -25,7 +25,7 @@ from stretto.tools.names import UsageError, require_known, suggestion
 
 
 @dataclass(frozen=True, slots=True)
-class Tensors:
+class MissingTensors:
     """The tensors that no text contains: given ones by name, others drawn from the name and a
     seed, so that they are equal in every form of a program."""
 
@@ -75,7 +75,7 @@ class Optimiser:
         self.file = file
         self.forms = forms_of(machine)
         place = machine.device()
-        self.tensors = Tensors(constants or {}, options.debug.seed, place)
+        self.tensors = MissingTensors(constants or {}, options.debug.seed, place)
         self.stages = begin(Program({}), machine, options, place)
         text = _text_of(file)
         self.source = self._named(source) if source is not None else self._found(text)

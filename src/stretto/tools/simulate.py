@@ -27,10 +27,10 @@ from stretto.options import Options
 from stretto.schedule.plan import make_plan
 from stretto.schedule.plan_cost import plan_seconds
 from stretto.schedule.plan_search import search_plan
-from stretto.simulator.control import Choices, CountingChoices, DefaultChoices, RecordedChoices
 from stretto.simulator.devices import GPUS, NAMES, Device, costs_on, cpu_device, find_device
 from stretto.simulator.launches import Launches, launch_per_kernel
 from stretto.simulator.result import Bound, Simulation
+from stretto.simulator.run_path import Choices, CountingChoices, DefaultChoices, RecordedChoices
 from stretto.simulator.simulate import simulate
 from stretto.text import TextSection, counted, explanation, seconds_text
 from stretto.tools.models import Model

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from stretto.batching.host.program import HostProgram, Run
+from stretto.batching.host.host_program import BatchRun, HostProgram
 from stretto.batching.levels.tables import BASES, Tables
-from stretto.batching.types import RowsType, Scalar, TensorType
+from stretto.batching.types import InstanceTensorType, RowsType, Scalar
 
 
 class Executor:
@@ -41,7 +41,7 @@ class Executor:
             self.execute(run, tables)
         return run.results(self.pools)
 
-    def execute(self, run: Run, tables: Tables) -> None:
+    def execute(self, run: BatchRun, tables: Tables) -> None:
         self.grow(run.needed_rows())
         for step in tables.steps.tolist():
             self.steps += 1
@@ -67,7 +67,7 @@ class Executor:
                     index += length * count
                 case _:
                     values = tables.indices[index : index + count].tolist()
-                    if isinstance(type_, TensorType):
+                    if isinstance(type_, InstanceTensorType):
                         assert pool is not None
                         columns.append([self.pools[pool][row].clone() for row in values])
                     else:

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.batching.host.program import HostProgram
-from stretto.batching.interpreter import interpret
-from stretto.batching.program import (
-    Assign,
+from stretto.batching.host.host_program import HostProgram
+from stretto.batching.instance_program import (
+    AssignStatement,
     Body,
-    Break,
-    Function,
-    If,
+    BreakStatement,
+    IfStatement,
+    InstanceFunction,
     InstanceProgram,
     Literal,
-    Loop,
-    Return,
+    LoopStatement,
+    ReturnStatement,
     Variable,
 )
+from stretto.batching.interpreter import interpret
 from stretto.batching.types import DictType, ListType, Scalar, TupleType, Type, UnionType
 from tests.batching.host.execution import Executor
 
@@ -48,8 +48,8 @@ def machine() -> Executor:
     a, b, d = Variable("a", LIST), Variable("b", LIST), Variable("d", DICT)
     log, made = Variable("log", LIST), Variable("made", ITEM)
 
-    def do(target: Variable | None, name: str, *args: Any, detail: Any = None) -> Assign:
-        return Assign(target, name, tuple(args), detail)
+    def do(target: Variable | None, name: str, *args: Any, detail: Any = None) -> AssignStatement:
+        return AssignStatement(target, name, tuple(args), detail)
 
     bool_ = Variable("bool", Scalar.BOOL)
     noted = Variable("noted", INT)
@@ -83,20 +83,20 @@ def machine() -> Executor:
         (do(noted, "len", d), do(None, "append", log, noted)),
         (
             do(bool_, "contains", d, x),
-            If(bool_, one, none),
+            IfStatement(bool_, one, none),
         ),
         (
             do(bool_, "is", a, b),
-            If(bool_, one, none),
+            IfStatement(bool_, one, none),
         ),
         (
             do(bool_, "eq", a, b),
-            If(bool_, one, none),
+            IfStatement(bool_, one, none),
         ),
     ]
     chosen: Body = ()
     for number, arm in enumerate(arms):
-        chosen = (do(test, "eq", op, Literal(number)), If(test, arm, chosen))
+        chosen = (do(test, "eq", op, Literal(number)), IfStatement(test, arm, chosen))
     result: Type = TupleType((LIST, LIST, DICT, LIST))
     returned = Variable("returned", result)
     body: Body = (
@@ -106,10 +106,10 @@ def machine() -> Executor:
         do(d, "dict"),
         do(place, "copy", Literal(0)),
         do(count, "len", steps),
-        Loop(
+        LoopStatement(
             (
                 do(test, "ge", place, count),
-                If(test, (Break(),), ()),
+                IfStatement(test, (BreakStatement(),), ()),
                 do(step, "at", steps, place),
                 do(op, "item", step, detail=0),
                 do(x, "item", step, detail=1),
@@ -119,10 +119,10 @@ def machine() -> Executor:
             )
         ),
         do(returned, "tuple", a, b, d, log),
-        Return(returned),
+        ReturnStatement(returned),
     )
     program = InstanceProgram(
-        [Function("f", (steps,), result, body)], [], [ITEM, TupleType((INT, INT, INT))]
+        [InstanceFunction("f", (steps,), result, body)], [], [ITEM, TupleType((INT, INT, INT))]
     )
     program.cells[1] = TupleType((INT, INT, INT))
     return Executor(HostProgram(program))

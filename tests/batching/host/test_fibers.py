@@ -9,29 +9,29 @@ from typing import Any
 import pytest
 import torch
 
-from stretto.batching.host.program import HostProgram
-from stretto.batching.interpreter import interpret
-from stretto.batching.program import (
-    Assign,
+from stretto.batching.host.host_program import HostProgram
+from stretto.batching.instance_program import (
+    AssignStatement,
     Body,
-    Break,
-    Call,
+    BreakStatement,
+    CallStatement,
     ClassInfo,
-    Fork,
-    Function,
-    If,
+    ForkStatement,
+    IfStatement,
+    InstanceFunction,
     InstanceProgram,
     Literal,
-    Loop,
-    Phase,
-    Raise,
-    Read,
-    Record,
-    Return,
+    LoopStatement,
+    PhaseStatement,
+    RaiseStatement,
+    ReadStatement,
+    RecordStatement,
+    ReturnStatement,
     Statement,
     Variable,
 )
-from stretto.batching.types import ListType, RecordType, Scalar, TensorType
+from stretto.batching.interpreter import interpret
+from stretto.batching.types import InstanceTensorType, ListType, RecordType, Scalar
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
 from tests.batching.host.execution import Executor
@@ -65,25 +65,25 @@ def halving() -> Executor:
     test, items = Variable("test", Scalar.BOOL), Variable("items", ListType(0))
     count = Variable("count", Scalar.INT)
     body = (
-        Assign(items, "list", (), False),
-        Loop(
+        AssignStatement(items, "list", (), False),
+        LoopStatement(
             (
-                Record((total,), 1, (x,)),
-                Read(value, total),
-                Assign(None, "append", (items, value)),
-                Assign(test, "lt", (value, limit)),
-                If(test, (Break(),), ()),
-                Assign(count, "len", (items,)),
-                Assign(test, "gt", (count, Literal(20))),
-                If(test, (Raise(RuntimeError, ("still ", value)),), ()),
-                Record((x,), 0, (x,)),
+                RecordStatement((total,), 1, (x,)),
+                ReadStatement(value, total),
+                AssignStatement(None, "append", (items, value)),
+                AssignStatement(test, "lt", (value, limit)),
+                IfStatement(test, (BreakStatement(),), ()),
+                AssignStatement(count, "len", (items,)),
+                AssignStatement(test, "gt", (count, Literal(20))),
+                IfStatement(test, (RaiseStatement(RuntimeError, ("still ", value)),), ()),
+                RecordStatement((x,), 0, (x,)),
             )
         ),
-        Assign(None, "append", (items, x)),
-        Return(items),
+        AssignStatement(None, "append", (items, x)),
+        ReturnStatement(items),
     )
     program = InstanceProgram(
-        [Function("f", (x, limit), ListType(0), body)],
+        [InstanceFunction("f", (x, limit), ListType(0), body)],
         cells=[optional(H)],
         blocks=[block(lambda x: x / 2, (H,), H), block(torch.sum, (H,), f32())],
     )
@@ -126,23 +126,26 @@ KINDS = [
 @pytest.mark.parametrize("dtype", sorted({kind[0] for kind in KINDS}, key=str))
 def test_values_of_each_dtype(dtype: DType) -> None:
     """The first read is of a tensor that came in; the second of one that a block made."""
-    type_ = TensorType(dtype, (1, 1))
+    type_ = InstanceTensorType(dtype, (1, 1))
     scalars = (Scalar.BOOL, Scalar.INT, Scalar.FLOAT)
     x, y, items = Variable("x", type_), Variable("y", type_), Variable("items", ListType(0))
     n = Variable("n", Scalar.INT)
     test = Variable("test", Scalar.BOOL)
     body: list[Statement] = [
-        Record((y,), 0, (x,)),
-        Assign(items, "list", (), False),
+        RecordStatement((y,), 0, (x,)),
+        AssignStatement(items, "list", (), False),
     ]
     for tensor in (x, y):
         for number, scalar in enumerate(scalars):
             value = Variable("value", scalar)
-            arm: Body = (Read(value, tensor), Assign(None, "append", (items, value)))
-            body += [Assign(test, "ne", (n, Literal(number))), If(test, arm, ())]
+            arm: Body = (
+                ReadStatement(value, tensor),
+                AssignStatement(None, "append", (items, value)),
+            )
+            body += [AssignStatement(test, "ne", (n, Literal(number))), IfStatement(test, arm, ())]
     cells = [optional(scalar) for scalar in scalars]
     program = InstanceProgram(
-        [Function("f", (x, n), ListType(0), (*body, Return(items)))],
+        [InstanceFunction("f", (x, n), ListType(0), (*body, ReturnStatement(items)))],
         cells=cells[:1],
         blocks=[block(torch.clone, (type_,), type_)],
     )
@@ -166,34 +169,34 @@ def forked_sum(inner: Body = ()) -> InstanceProgram:
     made = Variable("made", f32())
     body: Body = (
         *inner,
-        Assign(word, "get", (node,), "word"),
-        Assign(side, "get", (node,), "left"),
-        Assign(test, "is", (side, Literal(None))),
-        If(
+        AssignStatement(word, "get", (node,), "word"),
+        AssignStatement(side, "get", (node,), "left"),
+        AssignStatement(test, "is", (side, Literal(None))),
+        IfStatement(
             test,
             (
-                Record((made,), 0, (word, Literal(0.0), Literal(0.0))),
-                Read(value, made),
-                Assign(test, "eq", (word, Literal(7))),
-                If(test, (Raise(ValueError, ("leaf ", value)),), ()),
-                Return(value),
+                RecordStatement((made,), 0, (word, Literal(0.0), Literal(0.0))),
+                ReadStatement(value, made),
+                AssignStatement(test, "eq", (word, Literal(7))),
+                IfStatement(test, (RaiseStatement(ValueError, ("leaf ", value)),), ()),
+                ReturnStatement(value),
             ),
             (),
         ),
-        Assign(left, "cast", (side,), RecordType(0)),
-        Assign(side, "get", (node,), "right"),
-        Assign(right, "cast", (side,), RecordType(0)),
-        Fork(((Call(a, 0, (left,)),), (Call(b, 0, (right,)),))),
-        Record((made,), 0, (word, a, b)),
-        Read(value, made),
-        Return(value),
+        AssignStatement(left, "cast", (side,), RecordType(0)),
+        AssignStatement(side, "get", (node,), "right"),
+        AssignStatement(right, "cast", (side,), RecordType(0)),
+        ForkStatement(((CallStatement(a, 0, (left,)),), (CallStatement(b, 0, (right,)),))),
+        RecordStatement((made,), 0, (word, a, b)),
+        ReadStatement(value, made),
+        ReturnStatement(value),
     )
 
     def combine(word: int, a: float, b: float) -> torch.Tensor:
         return torch.tensor(word + a - b / 2)
 
     return InstanceProgram(
-        [Function("f", (node,), Scalar.FLOAT, body)],
+        [InstanceFunction("f", (node,), Scalar.FLOAT, body)],
         [ClassInfo(Node, "object", ("left", "right", "word"), (0, 0, 1))],
         [optional(RecordType(0)), Scalar.INT],
         [block(combine, (Scalar.INT, Scalar.FLOAT, Scalar.FLOAT), f32())],
@@ -242,22 +245,24 @@ def test_endless_recursion_of_concurrent_calls() -> None:
 def test_forks_without_reads_run_in_order() -> None:
     items, n = Variable("items", ListType(0)), Variable("n", Scalar.INT)
     body = (
-        Assign(items, "list", (), False),
-        Fork(
+        AssignStatement(items, "list", (), False),
+        ForkStatement(
             (
-                (Assign(None, "append", (items, n)),),
-                (Assign(None, "append", (items, Literal(2))),),
+                (AssignStatement(None, "append", (items, n)),),
+                (AssignStatement(None, "append", (items, Literal(2))),),
             )
         ),
-        Return(items),
+        ReturnStatement(items),
     )
-    program = InstanceProgram([Function("f", (n,), ListType(0), body)], cells=[Scalar.INT])
+    program = InstanceProgram([InstanceFunction("f", (n,), ListType(0), body)], cells=[Scalar.INT])
     assert Executor(HostProgram(program))([[1, 5]]) == [[1, 2], [5, 2]]
 
 
 def test_a_fork_that_returns_is_refused() -> None:
     n = Variable("n", Scalar.INT)
-    program = InstanceProgram([Function("f", (n,), Scalar.INT, (Fork(((Return(n),), ())),))])
+    program = InstanceProgram(
+        [InstanceFunction("f", (n,), Scalar.INT, (ForkStatement(((ReturnStatement(n),), ())),))]
+    )
     with pytest.raises(CodegenError, match="is left by a jump"):
         HostProgram(program)
 
@@ -267,20 +272,20 @@ def test_phases() -> None:
     x, y, n = Variable("x", H), Variable("y", H), Variable("n", Scalar.INT)
     test = Variable("test", Scalar.BOOL)
     body = (
-        Loop(
+        LoopStatement(
             (
-                Assign(test, "le", (n, Literal(0))),
-                If(test, (Break(),), ()),
-                Record((x,), 0, (x,)),
-                Assign(n, "sub", (n, Literal(1))),
+                AssignStatement(test, "le", (n, Literal(0))),
+                IfStatement(test, (BreakStatement(),), ()),
+                RecordStatement((x,), 0, (x,)),
+                AssignStatement(n, "sub", (n, Literal(1))),
             )
         ),
-        Phase(1),
-        Record((y,), 1, (x,)),
-        Return(y),
+        PhaseStatement(1),
+        RecordStatement((y,), 1, (x,)),
+        ReturnStatement(y),
     )
     program = InstanceProgram(
-        [Function("f", (x, n), H, body)],
+        [InstanceFunction("f", (x, n), H, body)],
         blocks=[block(lambda x: x / 2, (H,), H), block(lambda x: x + 1, (H,), H)],
     )
     executor = Executor(HostProgram(program))
@@ -294,15 +299,23 @@ def test_deep_recursion_in_a_fiber() -> None:
     test, count = Variable("test", Scalar.BOOL), Variable("count", Scalar.INT)
     made = Variable("made", f32())
     body = (
-        Assign(test, "is", (node, Literal(None))),
-        If(test, (Record((made,), 0, (Literal(5),)), Read(count, made), Return(count)), ()),
-        Assign(left, "get", (node,), "left"),
-        Call(count, 0, (left,)),
-        Assign(count, "add", (count, Literal(1))),
-        Return(count),
+        AssignStatement(test, "is", (node, Literal(None))),
+        IfStatement(
+            test,
+            (
+                RecordStatement((made,), 0, (Literal(5),)),
+                ReadStatement(count, made),
+                ReturnStatement(count),
+            ),
+            (),
+        ),
+        AssignStatement(left, "get", (node,), "left"),
+        CallStatement(count, 0, (left,)),
+        AssignStatement(count, "add", (count, Literal(1))),
+        ReturnStatement(count),
     )
     program = InstanceProgram(
-        [Function("f", (node,), Scalar.INT, body)],
+        [InstanceFunction("f", (node,), Scalar.INT, body)],
         [ClassInfo(Node, "object", ("left", "right", "word"), (0, 0, 1))],
         [optional(RecordType(0)), Scalar.INT],
         [block(lambda n: torch.tensor(float(n)), (Scalar.INT,), f32())],

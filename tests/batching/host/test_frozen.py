@@ -11,23 +11,23 @@ import pytest
 import torch
 
 from stretto.batching.host.descriptor import Frozen
-from stretto.batching.host.program import HostProgram, OtherInstance
-from stretto.batching.program import (
-    Assign,
-    Call,
+from stretto.batching.host.host_program import HostProgram, OtherInstance
+from stretto.batching.instance_program import (
+    AssignStatement,
+    CallStatement,
     ClassInfo,
-    Function,
-    If,
+    IfStatement,
+    InstanceFunction,
     InstanceProgram,
-    Return,
+    ReturnStatement,
     Variable,
 )
 from stretto.batching.types import (
+    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
-    TensorType,
     TupleType,
     Type,
     UnionType,
@@ -66,7 +66,7 @@ class Child(Leaf):
     """Frozen as far as its base goes: attributes of its own can be set."""
 
 
-VECTOR = TensorType(DType.F32, (2,))
+VECTOR = InstanceTensorType(DType.F32, (2,))
 
 
 def either(*types: Type) -> UnionType:
@@ -87,14 +87,17 @@ def tree_program(*more: Type) -> InstanceProgram:
     ]
     tested = frozenset(("word", "left", "right"))  # so that all is read
     return InstanceProgram(
-        [Function("f", (x,), tree, (Return(x),))], infos, [word, tree], tested=tested
+        [InstanceFunction("f", (x,), tree, (ReturnStatement(x),))],
+        infos,
+        [word, tree],
+        tested=tested,
     )
 
 
 def test_what_counts_as_frozen() -> None:
     def frozen(*cells: Type, classes: Any) -> tuple[set[int], bool]:
         x = Variable("x", RecordType(0))
-        function = Function("f", (x,), x.type, (Return(x),))
+        function = InstanceFunction("f", (x,), x.type, (ReturnStatement(x),))
         found = Frozen(InstanceProgram([function], list(classes), list(cells)))
         return found.classes, found.tuples
 
@@ -138,14 +141,16 @@ def test_what_is_shared_by_old_and_new_instances_is_one_object() -> None:
     a, b = Variable("a", RecordType(0)), Variable("b", RecordType(0))
     inner, same = Variable("inner", RecordType(0)), Variable("same", Scalar.BOOL)
     body = (
-        Assign(inner, "get", (a,), "word"),
-        Assign(same, "is", (inner, b)),
-        Return(same),
+        AssignStatement(inner, "get", (a,), "word"),
+        AssignStatement(same, "is", (inner, b)),
+        ReturnStatement(same),
     )
     cell = either(RecordType(0), Scalar.INT)
     info = ClassInfo(Leaf, "object", ("word",), (0,))
     executor = Executor(
-        HostProgram(InstanceProgram([Function("f", (a, b), Scalar.BOOL, body)], [info], [cell]))
+        HostProgram(
+            InstanceProgram([InstanceFunction("f", (a, b), Scalar.BOOL, body)], [info], [cell])
+        )
     )
     leaf = Leaf(1)
     outer = Leaf(leaf)
@@ -158,15 +163,15 @@ def counted() -> Executor:
     x, items = Variable("x", RecordType(0)), Variable("items", ListType(0))
     count = Variable("count", Scalar.INT)
     body = (
-        Assign(items, "get", (x,), "value"),
-        Assign(count, "len", (items,)),
-        Return(count),
+        AssignStatement(items, "get", (x,), "value"),
+        AssignStatement(count, "len", (items,)),
+        ReturnStatement(count),
     )
     info = ClassInfo(Holder, "object", ("value",), (1,))
     return Executor(
         HostProgram(
             InstanceProgram(
-                [Function("f", (x,), Scalar.INT, body)], [info], [Scalar.INT, ListType(0)]
+                [InstanceFunction("f", (x,), Scalar.INT, body)], [info], [Scalar.INT, ListType(0)]
             )
         )
     )
@@ -208,20 +213,20 @@ def summed() -> HostProgram:
     left, right = Variable("left", node), Variable("right", node)
     one, two = Variable("one", Scalar.INT), Variable("two", Scalar.INT)
     body = (
-        Assign(test, "has_type", (x,), (RecordType(0),)),
-        If(test, (Assign(one, "get", (x,), "word"), Return(one)), ()),
-        Assign(left, "get", (x,), "left"),
-        Assign(right, "get", (x,), "right"),
-        Call(one, 0, (left,)),
-        Call(two, 0, (right,)),
-        Assign(one, "add", (one, two)),
-        Return(one),
+        AssignStatement(test, "has_type", (x,), (RecordType(0),)),
+        IfStatement(test, (AssignStatement(one, "get", (x,), "word"), ReturnStatement(one)), ()),
+        AssignStatement(left, "get", (x,), "left"),
+        AssignStatement(right, "get", (x,), "right"),
+        CallStatement(one, 0, (left,)),
+        CallStatement(two, 0, (right,)),
+        AssignStatement(one, "add", (one, two)),
+        ReturnStatement(one),
     )
     infos = [
         ClassInfo(Leaf, "object", ("word",), (0,)),
         ClassInfo(Inner, "object", ("left", "right"), (1, 1)),
     ]
-    function = Function("f", (x,), Scalar.INT, body)
+    function = InstanceFunction("f", (x,), Scalar.INT, body)
     return HostProgram(InstanceProgram([function], infos, [Scalar.INT, node]))
 
 

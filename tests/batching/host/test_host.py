@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from stretto.batching.host.program import HostProgram
+from stretto.batching.host.host_program import HostProgram
 from stretto.batching.interpreter import interpret
 from tests.batching.host.execution import Executor
 from tests.batching.programs import tree, tree_lstm

@@ -12,28 +12,28 @@ import pytest
 import torch
 from torch import nn
 
-from stretto.batching.host.program import HostProgram, OtherInstance
-from stretto.batching.program import (
-    Assign,
-    Call,
+from stretto.batching.host.host_program import HostProgram, OtherInstance
+from stretto.batching.instance_program import (
+    AssignStatement,
+    CallStatement,
     ClassInfo,
-    Function,
-    If,
+    IfStatement,
+    InstanceFunction,
     InstanceProgram,
     Literal,
-    Raise,
-    Record,
-    Return,
+    RaiseStatement,
+    RecordStatement,
+    ReturnStatement,
     Statement,
     Variable,
 )
 from stretto.batching.types import (
     DictType,
+    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
-    TensorType,
     TupleType,
     Type,
     UnionType,
@@ -76,7 +76,7 @@ ANYTHING = either(
     ListType(0, True),
     f32(2),
     f32(),
-    TensorType(DType.I64, (2, 2)),
+    InstanceTensorType(DType.I64, (2, 2)),
     RowsType(f32(3)),
 )
 
@@ -85,7 +85,7 @@ def program(
     parameters: tuple[Variable, ...], *body: Statement, blocks: Any = ()
 ) -> InstanceProgram:
     return InstanceProgram(
-        [Function("f", parameters, ANYTHING, body)], list(CLASSES), [ANYTHING], list(blocks)
+        [InstanceFunction("f", parameters, ANYTHING, body)], list(CLASSES), [ANYTHING], list(blocks)
     )
 
 
@@ -94,7 +94,7 @@ x = Variable("x", ANYTHING)
 
 @cache
 def same() -> Executor:
-    found = program((x,), Return(x))
+    found = program((x,), ReturnStatement(x))
     found.tested = frozenset(name for info in found.classes for name in info.fields)  # reads all
     return Executor(HostProgram(found))
 
@@ -105,14 +105,14 @@ def rebuilt() -> Executor:
     made = [Variable(f"made{n}", RecordType(n)) for n in range(4)]
     items, both = Variable("items", ListType(0)), Variable("both", ListType(0, True))
     body = (
-        Assign(items, "list", (x,), False),
-        Assign(made[0], "record", (x, items), (0, ("first", "second"))),
-        Assign(made[1], "record", (made[0],), (1, ("value",))),
-        Assign(made[2], "record", (made[1],), (2, ("value",))),
-        Assign(made[3], "record", (items, made[2]), (3, ("y", "x"))),
-        Assign(None, "append", (items, made[3])),
-        Assign(both, "list", (made[3], items, made[0]), True),
-        Return(both),
+        AssignStatement(items, "list", (x,), False),
+        AssignStatement(made[0], "record", (x, items), (0, ("first", "second"))),
+        AssignStatement(made[1], "record", (made[0],), (1, ("value",))),
+        AssignStatement(made[2], "record", (made[1],), (2, ("value",))),
+        AssignStatement(made[3], "record", (items, made[2]), (3, ("y", "x"))),
+        AssignStatement(None, "append", (items, made[3])),
+        AssignStatement(both, "list", (made[3], items, made[0]), True),
+        ReturnStatement(both),
     )
     return Executor(HostProgram(program((x,), *body)))
 
@@ -187,15 +187,15 @@ def depth_program() -> InstanceProgram:
     node, left = Variable("node", optional(RecordType(0))), Variable("l", optional(RecordType(0)))
     test, count = Variable("test", Scalar.BOOL), Variable("count", Scalar.INT)
     body = (
-        Assign(test, "is", (node, Literal(None))),
-        If(test, (Return(Literal(0)),), ()),
-        Assign(left, "get", (node,), "left"),
-        Call(count, 0, (left,)),
-        Assign(count, "add", (count, Literal(1))),
-        Return(count),
+        AssignStatement(test, "is", (node, Literal(None))),
+        IfStatement(test, (ReturnStatement(Literal(0)),), ()),
+        AssignStatement(left, "get", (node,), "left"),
+        CallStatement(count, 0, (left,)),
+        AssignStatement(count, "add", (count, Literal(1))),
+        ReturnStatement(count),
     )
     return InstanceProgram(
-        [Function("f", (node,), Scalar.INT, body)],
+        [InstanceFunction("f", (node,), Scalar.INT, body)],
         [ClassInfo(Node, "object", ("left", "right", "word"), (0, 0, 1))],
         [optional(RecordType(0)), Scalar.INT],
     )
@@ -242,7 +242,7 @@ def test_a_list_that_is_met_under_two_types() -> None:
     """Fields of other types hold the same list: it must fit both."""
     a, b = Variable("a", ListType(0)), Variable("b", ListType(1))
     test_program = InstanceProgram(
-        [Function("f", (a, b), ListType(0), (Return(a),))],
+        [InstanceFunction("f", (a, b), ListType(0), (ReturnStatement(a),))],
         cells=[either(Scalar.INT, Scalar.STR), Scalar.INT],
     )
     executor = Executor(HostProgram(test_program))
@@ -256,7 +256,14 @@ def test_dicts_with_any_keys() -> None:
     d, key = Variable("d", DictType(Scalar.STR, 0)), Variable("key", Scalar.STR)
     made = Variable("made", Scalar.INT)
     test_program = InstanceProgram(
-        [Function("f", (d, key), Scalar.INT, (Assign(made, "lookup", (d, key)), Return(made)))],
+        [
+            InstanceFunction(
+                "f",
+                (d, key),
+                Scalar.INT,
+                (AssignStatement(made, "lookup", (d, key)), ReturnStatement(made)),
+            )
+        ],
         cells=[Scalar.INT],
     )
     executor = Executor(HostProgram(test_program))
@@ -275,15 +282,17 @@ def test_errors_of_instances() -> None:
     n, made = Variable("n", Scalar.INT), Variable("made", Scalar.INT)
     items, test = Variable("items", ListType(0)), Variable("test", Scalar.BOOL)
     body = (
-        Assign(made, "floordiv", (Literal(10), n), location=place),
-        Assign(made, "at", (items, made), location=place),
-        Assign(test, "lt", (made, Literal(0))),
-        If(test, (Raise(ValueError, ("negative: ", made, " of ", items), place),), ()),
-        Assign(None, "append", (items, made), location=place),
-        Return(made),
+        AssignStatement(made, "floordiv", (Literal(10), n), location=place),
+        AssignStatement(made, "at", (items, made), location=place),
+        AssignStatement(test, "lt", (made, Literal(0))),
+        IfStatement(
+            test, (RaiseStatement(ValueError, ("negative: ", made, " of ", items), place),), ()
+        ),
+        AssignStatement(None, "append", (items, made), location=place),
+        ReturnStatement(made),
     )
     test_program = InstanceProgram(
-        [Function("f", (n, items), Scalar.INT, body)], cells=[Scalar.INT]
+        [InstanceFunction("f", (n, items), Scalar.INT, body)], cells=[Scalar.INT]
     )
     executor = Executor(HostProgram(test_program))
     results = executor([[0, 10, 1, 5], [[1], [0, -7], [1], [5, 6, 4]]])
@@ -300,7 +309,9 @@ def test_errors_of_instances() -> None:
 def test_fields_that_some_classes_do_not_have() -> None:
     made = Variable("made", ANYTHING)
     executor = Executor(
-        HostProgram(program((x,), Assign(made, "get", (x,), "value"), Return(made)))
+        HostProgram(
+            program((x,), AssignStatement(made, "get", (x,), "value"), ReturnStatement(made))
+        )
     )
     results = executor([[Frozen(1), Slots(2), Pair(0, 0), None]])
     assert results[:2] == [1, 2]
@@ -312,14 +323,14 @@ def test_fields_that_are_assigned_later() -> None:
     made, value = Variable("made", RecordType(2)), Variable("value", ANYTHING)
     test, result = Variable("test", Scalar.BOOL), Variable("result", TupleType((ANYTHING,) * 2))
     body = (
-        Assign(made, "record", (), (2, ())),
-        Assign(test, "is", (x, Literal(None))),
-        If(test, (Return(made),), ()),
-        Assign(test, "has_type", (x,), (Scalar.INT,)),
-        If(test, (Assign(None, "set", (made, x), "value"),), ()),
-        Assign(value, "get", (made,), "value"),
-        Assign(result, "tuple", (made, value)),
-        Return(result),
+        AssignStatement(made, "record", (), (2, ())),
+        AssignStatement(test, "is", (x, Literal(None))),
+        IfStatement(test, (ReturnStatement(made),), ()),
+        AssignStatement(test, "has_type", (x,), (Scalar.INT,)),
+        IfStatement(test, (AssignStatement(None, "set", (made, x), "value"),), ()),
+        AssignStatement(value, "get", (made,), "value"),
+        AssignStatement(result, "tuple", (made, value)),
+        ReturnStatement(result),
     )
     empty, full, failed = Executor(HostProgram(program((x,), *body)))([[None, 5, "text"]])
     assert type(empty) is Slots and not hasattr(empty, "value")
@@ -355,11 +366,11 @@ def test_tensors_of_instances() -> None:
 
     test_program = InstanceProgram(
         [
-            Function(
+            InstanceFunction(
                 "f",
                 (t, number, flag, count),
                 f32(2),
-                (Record((made,), 0, (t, number, flag, count)), Return(made)),
+                (RecordStatement((made,), 0, (t, number, flag, count)), ReturnStatement(made)),
             )
         ],
         blocks=[block(combine, inputs, f32(2))],
@@ -397,14 +408,14 @@ def rows_program() -> Executor:
     rows, made = Variable("rows", RowsType(f32(3))), Variable("made", f32(3))
     doubled = Variable("doubled", RowsType(f32(3)))
     body = (
-        Record((doubled,), 0, (rows,)),
-        Record((made,), 1, (doubled,)),
-        Return(made),
+        RecordStatement((doubled,), 0, (rows,)),
+        RecordStatement((made,), 1, (doubled,)),
+        ReturnStatement(made),
     )
     return Executor(
         HostProgram(
             InstanceProgram(
-                [Function("f", (rows,), f32(3), body)],
+                [InstanceFunction("f", (rows,), f32(3), body)],
                 blocks=[
                     block(lambda x: 2 * x, (RowsType(f32(3)),), RowsType(f32(3))),
                     block(lambda x: x.sum(0) / 2, (RowsType(f32(3)),), f32(3)),
@@ -431,15 +442,15 @@ def test_rows_made_of_tensors_and_taken_apart() -> None:
     pair = Variable("pair", TupleType((f32(3), RowsType(f32(3)), RowsType(f32(3)))))
     tripled = Variable("tripled", RowsType(f32(3)))
     body = (
-        Assign(joined, "rows", (items,)),
-        Assign(one, "at", (joined, Literal(-1))),
-        Assign(part, "slice", (joined, Literal(1), Literal(None), Literal(None))),
-        Record((tripled,), 0, (part,)),
-        Assign(pair, "tuple", (one, joined, tripled)),
-        Return(pair),
+        AssignStatement(joined, "rows", (items,)),
+        AssignStatement(one, "at", (joined, Literal(-1))),
+        AssignStatement(part, "slice", (joined, Literal(1), Literal(None), Literal(None))),
+        RecordStatement((tripled,), 0, (part,)),
+        AssignStatement(pair, "tuple", (one, joined, tripled)),
+        ReturnStatement(pair),
     )
     test_program = InstanceProgram(
-        [Function("f", (items,), pair.type, body)],
+        [InstanceFunction("f", (items,), pair.type, body)],
         cells=[f32(3)],
         blocks=[block(lambda x: 3 * x, (RowsType(f32(3)),), RowsType(f32(3)))],
     )
@@ -458,16 +469,16 @@ def test_shared_tensors() -> None:
     s, o, made = (Variable(name, f32(2)) for name in ("s", "o", "made"))
     t, result = Variable("t", f32(2)), Variable("result", TupleType((f32(2),) * 4))
     body = (
-        Assign(s, "shared", (), shared),
-        Assign(o, "shared", (), other),
-        Record((made,), 0, (t, s, o)),
-        Assign(result, "tuple", (made, s, o, t)),
-        Return(result),
+        AssignStatement(s, "shared", (), shared),
+        AssignStatement(o, "shared", (), other),
+        RecordStatement((made,), 0, (t, s, o)),
+        AssignStatement(result, "tuple", (made, s, o, t)),
+        ReturnStatement(result),
     )
     executor = Executor(
         HostProgram(
             InstanceProgram(
-                [Function("f", (t,), result.type, body)],
+                [InstanceFunction("f", (t,), result.type, body)],
                 blocks=[block(lambda a, b, c: a + 2 * b + c, (f32(2),) * 3, f32(2))],
             )
         )
@@ -507,15 +518,15 @@ def test_classes_of_one_name_are_told_apart() -> None:
         point, result = Variable("point", RecordType(0)), Variable("result", RecordType(0))
         a, b = Variable("a", Scalar.INT), Variable("b", Scalar.INT)
         body = (
-            Assign(a, "get", (point,), "first"),
-            Assign(b, "item", (point,), 1),
-            Assign(result, "record", (b, a), (0, ("first", "second"))),
-            Return(result),
+            AssignStatement(a, "get", (point,), "first"),
+            AssignStatement(b, "item", (point,), 1),
+            AssignStatement(result, "record", (b, a), (0, ("first", "second"))),
+            ReturnStatement(result),
         )
         return Executor(
             HostProgram(
                 InstanceProgram(
-                    [Function("f", (point,), RecordType(0), body)], [info], [Scalar.INT]
+                    [InstanceFunction("f", (point,), RecordType(0), body)], [info], [Scalar.INT]
                 )
             )
         )

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 import torch
 
+from stretto.batching.host.host_program import HostProgram, OtherInstance
 from stretto.batching.host.places import ASK, IN_OBJECT, IN_VALUES, places_of, version_at
-from stretto.batching.host.program import HostProgram, OtherInstance
-from stretto.batching.program import (
-    Assign,
+from stretto.batching.instance_program import (
+    AssignStatement,
     ClassInfo,
-    Function,
+    InstanceFunction,
     InstanceProgram,
-    Record,
-    Return,
+    RecordStatement,
+    ReturnStatement,
     Variable,
 )
 from stretto.batching.types import RecordType, RowsType, Scalar, TupleType
@@ -148,14 +148,16 @@ def reader(python: type) -> Executor:
     x, pair = Variable("x", RecordType(0)), Variable("pair", TupleType((Scalar.INT,) * 2))
     a, b = Variable("a", Scalar.INT), Variable("b", Scalar.INT)
     body = (
-        Assign(a, "get", (x,), "a"),
-        Assign(b, "get", (x,), "b"),
-        Assign(pair, "tuple", (a, b)),
-        Return(pair),
+        AssignStatement(a, "get", (x,), "a"),
+        AssignStatement(b, "get", (x,), "b"),
+        AssignStatement(pair, "tuple", (a, b)),
+        ReturnStatement(pair),
     )
     info = ClassInfo(python, "object", ("a", "b"), (0, 0))
     return Executor(
-        HostProgram(InstanceProgram([Function("f", (x,), pair.type, body)], [info], [Scalar.INT]))
+        HostProgram(
+            InstanceProgram([InstanceFunction("f", (x,), pair.type, body)], [info], [Scalar.INT])
+        )
     )
 
 
@@ -281,16 +283,16 @@ def doubler() -> Executor:
     made, several = Variable("made", f32(2)), Variable("several", RowsType(f32(2)))
     result = Variable("result", TupleType((f32(2), f32(2), RowsType(f32(2)), f32(2))))
     body = (
-        Record((made,), 0, (t,)),
-        Record((several,), 1, (rows,)),
-        Assign(result, "tuple", (made, made, several, t)),
-        Return(result),
+        RecordStatement((made,), 0, (t,)),
+        RecordStatement((several,), 1, (rows,)),
+        AssignStatement(result, "tuple", (made, made, several, t)),
+        ReturnStatement(result),
     )
     blocks = [
         block(lambda x: 2 * x, (f32(2),), f32(2)),
         block(lambda x: 2 * x, (RowsType(f32(2)),), RowsType(f32(2))),
     ]
-    function = Function("f", (t, rows), result.type, body)
+    function = InstanceFunction("f", (t, rows), result.type, body)
     return Executor(HostProgram(InstanceProgram([function], blocks=blocks)))
 
 

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.batching.host.program import HostProgram
-from stretto.batching.primitives import OVERFLOW, apply
-from stretto.batching.program import (
-    Assign,
+from stretto.batching.host.host_program import HostProgram
+from stretto.batching.instance_program import (
+    AssignStatement,
     Body,
-    Function,
-    If,
+    IfStatement,
+    InstanceFunction,
     InstanceProgram,
     Literal,
-    Return,
+    ReturnStatement,
     Statement,
     Variable,
 )
+from stretto.batching.primitives import OVERFLOW, apply
 from stretto.batching.types import ListType, Scalar, Type, UnionType, alternatives
 from tests.batching.host.execution import Executor
 
@@ -86,12 +86,15 @@ def machine(cases: tuple[Case, ...], types: tuple[Type, ...]) -> Executor:
     """f(op, *args): the primitive whose number is op. Compiled once for all examples."""
     op, test = Variable("op", Scalar.INT), Variable("test", Scalar.BOOL)
     args = tuple(Variable(f"a{n}", type_) for n, type_ in enumerate(types))
-    body: Body = (Return(Literal(None)),)
+    body: Body = (ReturnStatement(Literal(None)),)
     for number, (name, detail) in enumerate(cases):
         made = Variable(f"made{number}", ANY)
-        arm: tuple[Statement, ...] = (Assign(made, name, args, detail), Return(made))
-        body = (Assign(test, "eq", (op, Literal(number))), If(test, arm, body))
-    program = InstanceProgram([Function("f", (op, *args), ANY, body)], [], [ANY])
+        arm: tuple[Statement, ...] = (
+            AssignStatement(made, name, args, detail),
+            ReturnStatement(made),
+        )
+        body = (AssignStatement(test, "eq", (op, Literal(number))), IfStatement(test, arm, body))
+    program = InstanceProgram([InstanceFunction("f", (op, *args), ANY, body)], [], [ANY])
     return Executor(HostProgram(program))
 
 

@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from stretto.batching.host.tables import BlockOutput, layout
-from stretto.batching.program import Assign, Function, InstanceProgram, Return, Variable
+from stretto.batching.instance_program import (
+    AssignStatement,
+    InstanceFunction,
+    InstanceProgram,
+    ReturnStatement,
+    Variable,
+)
 from stretto.batching.types import NEVER, RowsType, Scalar
 from stretto.errors import CodegenError
 from tests.batching.programs import block, f32, tree_lstm
@@ -24,8 +30,10 @@ def test_shared_tensors_have_permanent_rows() -> None:
     first, second, other = torch.ones(3), torch.zeros(3), torch.ones(2)
     x, y = Variable("x", f32(3)), Variable("y", f32(2))
     tensors = ((x, first), (y, other), (x, second), (x, first))
-    body = [Assign(variable, "shared", (), tensor) for variable, tensor in tensors]
-    program = InstanceProgram(functions=[Function("f", (), NEVER, (*body, Return(x)))])
+    body = [AssignStatement(variable, "shared", (), tensor) for variable, tensor in tensors]
+    program = InstanceProgram(
+        functions=[InstanceFunction("f", (), NEVER, (*body, ReturnStatement(x)))]
+    )
     made = layout(program)
     assert made.pools == (f32(3), f32(2))
     assert [(item.tensor is second, item.pool, item.row) for item in made.shared] == [
@@ -43,7 +51,7 @@ def test_rows_have_the_length_of_an_operand() -> None:
         block(lambda x, y: (y + 1, x * 2), (rows, rows), rows, rows),
         block(lambda x, n: x[0] * n, (rows, Scalar.INT), f32(3)),
     ]
-    made = layout(InstanceProgram(functions=[Function("f", (), NEVER, ())], blocks=blocks))
+    made = layout(InstanceProgram(functions=[InstanceFunction("f", (), NEVER, ())], blocks=blocks))
     assert [item.outputs for item in made.blocks] == [
         (BlockOutput(0, 0),),
         (BlockOutput(0, 0), BlockOutput(0, 0)),
@@ -55,6 +63,6 @@ def test_rows_have_the_length_of_an_operand() -> None:
 
 def test_rows_that_no_operand_has() -> None:
     bad = block(lambda n: torch.zeros(n, 3), (Scalar.INT,), RowsType(f32(3)))
-    program = InstanceProgram(functions=[Function("f", (), NEVER, ())], blocks=[bad])
+    program = InstanceProgram(functions=[InstanceFunction("f", (), NEVER, ())], blocks=[bad])
     with pytest.raises(CodegenError, match="makes rows, as many as none of its operands has"):
         layout(program)

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from stretto.batching.frontend import Evaluation, Observer, evaluate
+from stretto.batching.instance_program import InstanceProgram, RecordStatement, walk
 from stretto.batching.interpreter import interpret
-from stretto.batching.passes.pipeline import Pass
-from stretto.batching.program import InstanceProgram, Record, walk
+from stretto.batching.passes.pipeline import InstancePass
 from stretto.batching.verifier import verify
 
 Columns = Sequence[Sequence[Any]]
@@ -38,7 +38,7 @@ def same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b
 
 
-def check(function: Callable[..., Any], columns: Columns, *passes: Pass) -> InstanceProgram:
+def check(function: Callable[..., Any], columns: Columns, *passes: InstancePass) -> InstanceProgram:
     """Applies passes to the program of a function, which has to give for each instance what the
     function gives, before and after; returns the program."""
     program = program_of(function, columns)
@@ -73,7 +73,7 @@ def records(program: InstanceProgram, function: int = 0) -> list[str]:
     """The functions of torch in each record of a function, in the order of the text."""
     found: list[str] = []
     for statement in walk(program.functions[function].body):
-        if isinstance(statement, Record):
+        if isinstance(statement, RecordStatement):
             steps = program.blocks[statement.block].steps
             names = (step.operation.function for step in steps)
             found.append(" ".join(getattr(f, "__name__", type(f).__name__) for f in names))

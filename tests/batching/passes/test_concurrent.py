@@ -12,10 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from stretto.batching.batched import Batched
+from stretto.batching.instance_program import (
+    CallStatement,
+    ForkLoopStatement,
+    ForkStatement,
+    InstanceProgram,
+    Variable,
+    walk,
+)
 from stretto.batching.passes.concurrent import Concurrent
 from stretto.batching.passes.effects import OTHER, AllEffects
 from stretto.batching.passes.pipeline import BatchPasses
-from stretto.batching.program import Call, Fork, ForkLoop, InstanceProgram, Variable, walk
 from tests.batching.passes.checking import check, program_of, same
 
 W = torch.linspace(-1, 1, 16).reshape(4, 4)
@@ -51,9 +58,9 @@ def forks(program: InstanceProgram) -> list[int]:
     """How many bodies each fork has; 0 for a concurrent loop; in the order of the text."""
     statements = (s for f in program.functions for s in walk(f.body))
     return [
-        len(s.bodies) if isinstance(s, Fork) else 0
+        len(s.bodies) if isinstance(s, ForkStatement) else 0
         for s in statements
-        if isinstance(s, Fork | ForkLoop)
+        if isinstance(s, ForkStatement | ForkLoopStatement)
     ]
 
 
@@ -432,7 +439,7 @@ def test_effects_of_calls() -> None:
     assert [root for root, _ in inner.writes] == [OTHER]
     assert inner.waits and not inner.fails and not inner.phases
     assert not effects.of(main.body, (), effects.objects(main)).writes
-    (call,) = (s for s in main.body if isinstance(s, Call))
+    (call,) = (s for s in main.body if isinstance(s, CallStatement))
     ((root, _),) = effects.of((call,), (), effects.objects(main)).writes
     assert isinstance(root, Variable)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from stretto.batching.instance_program import InstanceProgram, PhaseStatement, walk
 from stretto.batching.passes.pipeline import BatchPasses, passes
-from stretto.batching.passes.recurrences import Cell, Result, recurrent
+from stretto.batching.passes.recurrences import CellNode, ResultNode, recurrent
 from stretto.batching.printer import print_function
-from stretto.batching.program import InstanceProgram, Phase, walk
 from tests.batching.passes.checking import check, program_of, records
 
 ALL = tuple(passes(BatchPasses()))
@@ -31,7 +31,7 @@ def tree(depth: int) -> Node:
 
 
 def phases(program: InstanceProgram) -> int:
-    return sum(isinstance(item, Phase) for item in walk(program.functions[0].body))
+    return sum(isinstance(item, PhaseStatement) for item in walk(program.functions[0].body))
 
 
 def test_the_layer_on_the_root_of_a_tree_is_a_phase() -> None:
@@ -92,7 +92,7 @@ def test_a_program_with_phases_of_its_own_keeps_them() -> None:
 
     program = program_of(tagged, [SENTENCES])
     main = program.functions[0]
-    main.body = (Phase(3), *main.body)
+    main.body = (PhaseStatement(3), *main.body)
     FindPhases().apply(program)
     assert phases(program) == 1
 
@@ -106,7 +106,7 @@ def test_a_recurrence_is_found_through_lists_records_and_calls() -> None:
 
     program = program_of(through_list, [SENTENCES])
     found = recurrent(program, [program.functions[0].body])
-    cells = {node.number for node in found if isinstance(node, Cell)}
+    cells = {node.number for node in found if isinstance(node, CellNode)}
     assert len(cells) == 1
 
     def depth(node: Node | None) -> Tensor:
@@ -114,7 +114,7 @@ def test_a_recurrence_is_found_through_lists_records_and_calls() -> None:
 
     program = program_of(depth, [[tree(2)]])
     found = recurrent(program, [program.functions[0].body])
-    assert any(isinstance(node, Result) for node in found)
+    assert any(isinstance(node, ResultNode) for node in found)
 
 
 def test_without_a_recurrence_nothing_is_recurrent() -> None:

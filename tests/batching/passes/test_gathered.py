@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from stretto.batching.batched import Batched
+from stretto.batching.instance_program import InstanceProgram
 from stretto.batching.passes.pipeline import BatchPasses, passes
-from stretto.batching.program import InstanceProgram
 from tests.batching.passes.checking import check
 
 WITHOUT = BatchPasses(reuse=False)

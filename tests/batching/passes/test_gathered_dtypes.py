@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from stretto.batching.instance_program import (
+    OperandPlaceholder,
+    OperateStatement,
+    Operation,
+    Variable,
+)
 from stretto.batching.passes.gathered import _Gatherer  # pyright: ignore[reportPrivateUsage]
-from stretto.batching.program import Input, Operate, Operation, Variable
-from stretto.batching.types import TensorType
+from stretto.batching.types import InstanceTensorType
 from stretto.ir.types import DType
 
 
@@ -19,10 +24,10 @@ class Complex(torch.nn.Module):
 
 @pytest.mark.parametrize("function", [torch.add, Complex()])
 def test_tensors_of_a_dtype_that_no_program_carries_stay(function: object) -> None:
-    kind = TensorType(DType.F32, (2,))
-    args = (Input(0), torch.zeros(2, dtype=torch.complex64))
+    kind = InstanceTensorType(DType.F32, (2,))
+    args = (OperandPlaceholder(0), torch.zeros(2, dtype=torch.complex64))
     operation = Operation(function, args, (), (kind,))  # type: ignore[arg-type]
-    statement = Operate((Variable("y", kind),), operation, (Variable("x", kind),))
+    statement = OperateStatement((Variable("y", kind),), operation, (Variable("x", kind),))
     (found,) = _Gatherer().body((statement,))
-    assert isinstance(found, Operate)
+    assert isinstance(found, OperateStatement)
     assert found.operands == statement.operands and found.operation.args[1] is args[1]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
 
-from stretto.batching.serving import Call, Failure, Outcome, Value
+from stretto.batching.serving import InstanceCall, InstanceFailure, InstanceResult, Outcome
 
 LIMIT_S = 120.0
 """How long a test waits for what has to happen, before it fails."""
@@ -22,17 +22,17 @@ class Recorded:
         self.whole = whole
         self.batches: list[list[Any]] = []
 
-    def __call__(self, calls: Sequence[Call]) -> Sequence[Outcome]:
+    def __call__(self, calls: Sequence[InstanceCall]) -> Sequence[Outcome]:
         self.batches.append([call.args[0] for call in calls])
         return [self._outcome(call) for call in calls]
 
-    def _outcome(self, call: Call) -> Outcome:
+    def _outcome(self, call: InstanceCall) -> Outcome:
         try:
-            return Value(self.function(*call.args, **call.kwargs))
+            return InstanceResult(self.function(*call.args, **call.kwargs))
         except BaseException as error:
             if self.whole:
                 raise
-            return Failure(error)
+            return InstanceFailure(error)
 
 
 class Gated(Recorded):
@@ -43,7 +43,7 @@ class Gated(Recorded):
         self.begun: SimpleQueue[list[Any]] = SimpleQueue()
         self._may_go_on = threading.Semaphore(0)
 
-    def __call__(self, calls: Sequence[Call]) -> Sequence[Outcome]:
+    def __call__(self, calls: Sequence[InstanceCall]) -> Sequence[Outcome]:
         self.begun.put([call.args[0] for call in calls])
         assert self._may_go_on.acquire(timeout=LIMIT_S)
         return super().__call__(calls)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from stretto.batching.serving import Failure, Stream, StreamOptions, Value
-from stretto.batching.serving.requests import Call, Modes, shared_key
+from stretto.batching.serving import InstanceFailure, InstanceResult, Stream, StreamOptions
+from stretto.batching.serving.requests import InstanceCall, Modes, shared_key
 from stretto.batching.serving.worker import outcomes_of
 from tests.batching.serving.fakes import LIMIT_S, Recorded
 
@@ -84,8 +84,8 @@ def doubled(x: int) -> int:
     return 2 * x
 
 
-def calls(*values: int) -> list[Call]:
-    return [Call((value,), {}) for value in values]
+def calls(*values: int) -> list[InstanceCall]:
+    return [InstanceCall((value,), {}) for value in values]
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,13 @@ def test_each_fails_for_itself_where_the_whole_run_raises(values: tuple[int, ...
     outcomes = outcomes_of(Recorded(doubled, whole=True), calls(*values))
     for value, outcome in zip(values, outcomes, strict=True):
         if value < 0:
-            assert isinstance(outcome, Failure) and str(outcome.error) == f"{value} is negative"
+            assert (
+                isinstance(outcome, InstanceFailure)
+                and str(outcome.error) == f"{value} is negative"
+            )
             assert outcome.error.__context__ is None
         else:
-            assert outcome == Value(2 * value)
+            assert outcome == InstanceResult(2 * value)
 
 
 def test_few_runs_find_one_bad_request() -> None:
@@ -111,9 +114,9 @@ def test_a_run_that_only_large_batches_break_is_cut() -> None:
     def small(batch: Any) -> Any:
         if len(batch) > 2:
             raise MemoryError
-        return [Value(call.args[0]) for call in batch]
+        return [InstanceResult(call.args[0]) for call in batch]
 
-    assert outcomes_of(small, calls(*range(7))) == [Value(i) for i in range(7)]
+    assert outcomes_of(small, calls(*range(7))) == [InstanceResult(i) for i in range(7)]
 
 
 def test_what_exits_is_a_failure_too() -> None:
@@ -121,11 +124,11 @@ def test_what_exits_is_a_failure_too() -> None:
         raise SystemExit(x)
 
     (outcome,) = outcomes_of(Recorded(leave, whole=True), calls(3))
-    assert isinstance(outcome, Failure) and isinstance(outcome.error, SystemExit)
+    assert isinstance(outcome, InstanceFailure) and isinstance(outcome.error, SystemExit)
 
 
 def test_a_batcher_with_too_few_outcomes_is_found() -> None:
-    outcomes = outcomes_of(lambda batch: [Value(1)], calls(1, 2))
+    outcomes = outcomes_of(lambda batch: [InstanceResult(1)], calls(1, 2))
     assert [str(outcome.error) for outcome in outcomes] == [  # type: ignore[union-attr]
         "the batcher gave 1 outcome for 2 calls"
     ] * 2

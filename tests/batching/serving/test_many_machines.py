@@ -15,7 +15,13 @@ import pytest
 import torch
 
 import stretto
-from stretto.batching.serving import Call, Failure, Outcome, Streaming, Value
+from stretto.batching.serving import (
+    InstanceCall,
+    InstanceFailure,
+    InstanceResult,
+    Outcome,
+    Streaming,
+)
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray[data,serve]'")
 pytest.importorskip("ray.serve", reason="Ray Serve is not installed: pip install 'ray[serve]'")
@@ -62,11 +68,11 @@ class Eager(Streaming):
     def run_calls(self, calls: Any) -> list[Outcome]:
         return [self._outcome(call) for call in calls]
 
-    def _outcome(self, call: Call) -> Outcome:
+    def _outcome(self, call: InstanceCall) -> Outcome:
         try:
-            return Value(self._one(*call.args))
+            return InstanceResult(self._one(*call.args))
         except Exception as error:
-            return Failure(error)
+            return InstanceFailure(error)
 
     def _one(self, tree: example.Node) -> torch.Tensor:
         if tree.word == 99 and self.mark and (self.always or not os.path.exists(self.mark)):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import stretto
-from stretto.batching.serving import Call, Outcome, Stream, Streaming, StreamOptions
+from stretto.batching.serving import InstanceCall, Outcome, Stream, Streaming, StreamOptions
 from stretto.batching.serving import worker as worker_module
 from tests.batching.serving.fakes import (
     LIMIT_S,
@@ -160,7 +160,7 @@ class Stopped(BaseException):
 class Stopping(Gated):
     """Outcomes of the batch that begins with 1 stop the thread that reads them."""
 
-    def __call__(self, calls: Sequence[Call]) -> Sequence[Outcome]:
+    def __call__(self, calls: Sequence[InstanceCall]) -> Sequence[Outcome]:
         outcomes = super().__call__(calls)
         return StopsReader(outcomes) if calls[0].args[0] == 1 else outcomes
 
@@ -500,7 +500,7 @@ class Batcher(Streaming):
     def __init__(self, run: Any) -> None:
         self.run = run
 
-    def run_calls(self, calls: Sequence[Call]) -> Sequence[Outcome]:
+    def run_calls(self, calls: Sequence[InstanceCall]) -> Sequence[Outcome]:
         return self.run(calls)
 
 

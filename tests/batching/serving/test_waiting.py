@@ -9,12 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from stretto.batching.serving.requests import Call, Modes, Reply, Request, Waiting
+from stretto.batching.serving.requests import InstanceCall, Modes, Reply, Request, Waiting
 
 
 def request(caller: str = "a", key: Any = 0, entered: float = 0.0) -> Request:
     modes = Modes(grad=False, inference=False, autocast=(None, None))
-    return Request(Call((), {}), key, caller, modes, lambda calls: [], entered, Reply())
+    return Request(InstanceCall((), {}), key, caller, modes, lambda calls: [], entered, Reply())
 
 
 def admitted(waiting: Waiting, *requests: Request) -> None:

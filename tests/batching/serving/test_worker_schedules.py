@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import stretto
-from stretto.batching.serving import Call, Failure, Outcome, Value
+from stretto.batching.serving import InstanceCall, InstanceFailure, InstanceResult, Outcome
 from stretto.batching.serving.requests import Modes, Reply, Request, Waiting
 from stretto.batching.serving.worker import Worker
 
@@ -56,14 +56,14 @@ class Schedules(RuleBasedStateMachine):
         self.refused = 0
         self.more = True
 
-    def run_batch(self, calls: Sequence[Call]) -> list[Outcome]:
+    def run_batch(self, calls: Sequence[InstanceCall]) -> list[Outcome]:
         numbers: list[int] = [call.args[0] for call in calls]
         if any(number % 7 == 0 for number in numbers):
             raise LookupError(numbers[0])
-        return [Failure(ValueError(n)) if n % 2 else Value(2 * n) for n in numbers]
+        return [InstanceFailure(ValueError(n)) if n % 2 else InstanceResult(2 * n) for n in numbers]
 
     def request(self, key: int, caller: str) -> Request:
-        call = Call((len(self.requests),), {})
+        call = InstanceCall((len(self.requests),), {})
         return Request(call, key, caller, MODES, self.run_batch, self.clock.time, Reply())
 
     @rule(key=st.sampled_from([0, 0, 1]), caller=st.sampled_from("ab"), may_block=st.booleans())

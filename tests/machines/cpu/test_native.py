@@ -36,7 +36,7 @@ def test_layout_is_that_of_abi_h(build: Build):
     build(ADD_ONE)  # loads the pool
     out = (ctypes.c_int64 * 8)()
     pool.load(Options()).stretto_pool_layout(out)
-    context = native._Context
+    context = native._NativeContext
     assert list(out) == [
         ctypes.sizeof(context),
         native._PROGRESS_BYTES,

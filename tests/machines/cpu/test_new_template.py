@@ -12,8 +12,13 @@ import stretto
 from stretto.device.expr import Load
 from stretto.kernels.contraction import stride
 from stretto.machines.cpu import templates
-from stretto.machines.cpu.printer.nest import NestPrinter
-from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request
+from stretto.machines.cpu.printer.nest import CppNestPrinter
+from stretto.machines.cpu.template import (
+    CpuTemplate,
+    CpuTemplateFamily,
+    TemplateCandidate,
+    TemplateRequest,
+)
 from stretto.machines.statements import Do
 from stretto.machines.terms import call
 from stretto.options import Options
@@ -27,7 +32,7 @@ class Copy(CpuTemplate):
     header: ClassVar[str] = "contract.h"
     block: int
 
-    def write(self, nest: NestPrinter) -> None:
+    def write(self, nest: CppNestPrinter) -> None:
         value, (first, last) = nest.operator.value, nest.bounds(nest.stage.box[0])
         assert isinstance(value, Load)
         source = nest.pointer(value.access, {0: first})
@@ -36,7 +41,7 @@ class Copy(CpuTemplate):
         nest.out.add(Do(call("__builtin_memcpy", target, source, size)))
 
 
-def _candidate(request: Request) -> Candidate | None:
+def _candidate(request: TemplateRequest) -> TemplateCandidate | None:
     operator, costs = request.operator, request.costs
     if not isinstance(operator.value, Load) or len(operator.dims) != 1 or operator.reduce:
         return None
@@ -46,10 +51,10 @@ def _candidate(request: Request) -> Candidate | None:
     if any(not access.offset.is_affine or stride(access, 0) != 1 for access in accesses):
         return None
     seconds = costs.points(operator.dims) * costs.element_seconds
-    return Candidate(Copy(costs.vector), (costs.vector,), seconds)
+    return TemplateCandidate(Copy(costs.vector), (costs.vector,), seconds)
 
 
-FAMILY = Family((Copy,), _candidate, rank=0)
+FAMILY = CpuTemplateFamily((Copy,), _candidate, rank=0)
 
 
 def test_a_template_is_chosen_and_printed(monkeypatch: pytest.MonkeyPatch) -> None:

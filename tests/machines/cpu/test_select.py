@@ -10,7 +10,7 @@ from stretto.device.operator import Kernel
 from stretto.device.tree import leaves
 from stretto.machines.cpu.costs import AVX2_COSTS, CPU_COSTS, CpuCosts
 from stretto.machines.cpu.select import select
-from stretto.machines.cpu.templates.contraction import Packed
+from stretto.machines.cpu.templates.contraction import PackedContraction
 from stretto.runtime.constants import pack
 from tests.backends import SPREAD
 from tests.lowering.programs import lowered
@@ -56,7 +56,7 @@ def test_the_template_follows_from_how_the_right_side_lies(kind: str, template: 
 def test_panels_are_as_wide_as_the_registers_allow(costs: CpuCosts, columns: int) -> None:
     (kernel,), _ = kernels(product(64, 128, 64, "constant"), costs=costs)
     (stage,) = kernel.stages
-    assert isinstance(stage.template, Packed)
+    assert isinstance(stage.template, PackedContraction)
     assert (stage.template.rows, stage.template.columns) == (6, columns)
 
 
@@ -64,7 +64,7 @@ def test_panels_are_as_wide_as_the_registers_allow(costs: CpuCosts, columns: int
 def test_tiles_start_at_whole_panels(units: int) -> None:
     (kernel,), _ = kernels(product(20, 200, 64, "constant"), units, costs=SPREAD)
     (stage,) = kernel.stages
-    assert isinstance(stage.template, Packed)
+    assert isinstance(stage.template, PackedContraction)
     lanes = stage.template.columns
     column = stage.box[1].grid
     assert column is not None

@@ -9,7 +9,7 @@ from stretto.device.text import parse_form, parse_program, print_form, print_pro
 from stretto.device.verifier import verify, verify_form
 from stretto.errors import ScheduleError, VerifyError
 from stretto.interp.interpreter import run
-from stretto.lowering.program import lower
+from stretto.lowering.lower_program import lower
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.templates import TEMPLATES
 from tests.backends import Built, assert_close, built

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stretto.errors import RunError
-from stretto.machines.cuda.printer.program import library_text
 from stretto.machines.cuda.printer.source import TritonSource
+from stretto.machines.cuda.printer.triton_module import library_text
 
 BARRIER = "tl.debug_barrier()"
 

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stretto.machines.cuda.driver import Driver
 from stretto.machines.cuda.executable import CudaExecutable
-from stretto.machines.cuda.graphs.builder import CaptureError
+from stretto.machines.cuda.graphs.graph_builder import GraphCaptureError
 from stretto.machines.cuda.graphs.store import Pool
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.launch import Argument, Invocation, LoadedKernel, load_kernel
@@ -223,11 +223,11 @@ class FakeMemory:
         with suppress(capture.Ended), capture:
             run()
         if capture.is_first:
-            raise CaptureError(
+            raise GraphCaptureError(
                 "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling cublasCreate"
             )
         if self.refused is not None:
-            raise CaptureError(self.refused)
+            raise GraphCaptureError(self.refused)
         self.calls.append(run)
         self.lanes.append(pool.handle)
         pool.nbytes = max(pool.nbytes, self.pool_bytes)

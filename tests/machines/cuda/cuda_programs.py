@@ -13,8 +13,8 @@ from stretto.device.forms import OutputList, OutputTensor, ProgramInterface
 from stretto.device.program import DeviceProgram, FrameLayout
 from stretto.device.tree import Seq, Tree, TreeFunction
 from stretto.ir.types import DType
-from stretto.machines.cuda.printer.program import library_text
-from stretto.machines.cuda.printer.source import ENTRY, PROGRESS, Parameter, TritonSource
+from stretto.machines.cuda.printer.source import ENTRY, PROGRESS, KernelParameter, TritonSource
+from stretto.machines.cuda.printer.triton_module import library_text
 from stretto.runtime.results import Status
 
 UNITS = 3
@@ -58,12 +58,12 @@ def swap_case(constant: Tensor) -> Case:
         signal(control, unit, base + 2)
     """
     parameters = (
-        Parameter("control", "*i64", "control"),
-        Parameter("polls", "i64", "polls"),
-        Parameter("arena_float32", "*fp32", "arena"),
-        Parameter("x", "*fp32", "buffer", 0),
-        Parameter("y", "*fp32", "buffer", 1),
-        Parameter("c", "*fp32", "buffer", 2),
+        KernelParameter("control", "*i64", "control"),
+        KernelParameter("polls", "i64", "polls"),
+        KernelParameter("arena_float32", "*fp32", "arena"),
+        KernelParameter("x", "*fp32", "buffer", 0),
+        KernelParameter("y", "*fp32", "buffer", 1),
+        KernelParameter("c", "*fp32", "buffer", 2),
     )
     source = _source(body, parameters, (x, y, c))
     program = _program((x, y, c), (), SIZE * 4)
@@ -91,10 +91,10 @@ def stuck_case() -> Case:
         signal(control, unit, base + 2)
     """
     parameters = (
-        Parameter("control", "*i64", "control"),
-        Parameter("polls", "i64", "polls"),
-        Parameter("x", "*fp32", "buffer", 0),
-        Parameter("y", "*fp32", "buffer", 1),
+        KernelParameter("control", "*i64", "control"),
+        KernelParameter("polls", "i64", "polls"),
+        KernelParameter("x", "*fp32", "buffer", 0),
+        KernelParameter("y", "*fp32", "buffer", 1),
     )
     program = _program((x, y), (), 0)
     outputs = (OutputTensor(y, (SIZE,)),)
@@ -120,12 +120,12 @@ def count_case() -> Case:
         signal(control, unit, base + 1)
     """
     parameters = (
-        Parameter("control", "*i64", "control"),
-        Parameter("words", "*i64", "words"),
-        Parameter("tables", "*i32", "tables"),
-        Parameter("limit1", "i64", "limit", 1),
-        Parameter("x", "*fp32", "buffer", 0),
-        Parameter("items", "*fp32", "buffer", 1),
+        KernelParameter("control", "*i64", "control"),
+        KernelParameter("words", "*i64", "words"),
+        KernelParameter("tables", "*i32", "tables"),
+        KernelParameter("limit1", "i64", "limit", 1),
+        KernelParameter("x", "*fp32", "buffer", 0),
+        KernelParameter("items", "*fp32", "buffer", 1),
     )
     source = _source(body, parameters, (x, items), tables=(1, 2, 3))
     program = _program((x, items), (length,), 0)
@@ -154,14 +154,14 @@ def deep_case() -> Case:
         signal(control, unit, base + 1)
     """
     parameters = (
-        Parameter("control", "*i64", "control"),
-        Parameter("arena_int8", "*i8", "arena"),
-        Parameter("stack", "*i64", "stack"),
-        Parameter("stack_words", "i64", "stack_words"),
-        Parameter("arena_bytes", "i64", "arena_bytes"),
-        Parameter("max_depth", "i64", "max_depth"),
-        Parameter("x", "*i64", "buffer", 0),
-        Parameter("y", "*i64", "buffer", 1),
+        KernelParameter("control", "*i64", "control"),
+        KernelParameter("arena_int8", "*i8", "arena"),
+        KernelParameter("stack", "*i64", "stack"),
+        KernelParameter("stack_words", "i64", "stack_words"),
+        KernelParameter("arena_bytes", "i64", "arena_bytes"),
+        KernelParameter("max_depth", "i64", "max_depth"),
+        KernelParameter("x", "*i64", "buffer", 0),
+        KernelParameter("y", "*i64", "buffer", 1),
     )
     source = _source(body, parameters, (x, y), recursive=True)
     program = _program((x, y), (), 64)
@@ -171,7 +171,7 @@ def deep_case() -> Case:
 
 def _source(
     body: str,
-    parameters: tuple[Parameter, ...],
+    parameters: tuple[KernelParameter, ...],
     arguments: tuple[Buffer, ...],
     *,
     tables: tuple[int, ...] = (),

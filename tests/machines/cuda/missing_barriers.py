@@ -10,32 +10,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from stretto.device.accesses import Access, Touched
+from stretto.device.accesses import BufferAccess, TouchedMemory
 from stretto.device.program import DeviceProgram
 from stretto.device.tree import Leaf, Node, children, rebuilt
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.schedule.barriers import (
     BARRIER_STEP,
-    Barriers,
+    BarrierInsertion,
     Functions,
+    LeafSteps,
     ProgramAccesses,
-    Steps,
 )
 
 
-class Checker(Barriers):
+class Checker(BarrierInsertion):
     """Follows what is touched through steps as they are. missing: those that may meet what another
     thread of the unit has touched before."""
 
     missing: list[object]
 
-    def placed(self, name: str) -> Node[Steps]:
+    def placed(self, name: str) -> Node[LeafSteps]:
         self.missing = []
         return super().placed(name)
 
     def ordered(
-        self, touched: Touched, accesses: Iterable[Access], units: int, what: object
-    ) -> tuple[tuple[Leaf[Steps], ...], Touched]:
+        self, touched: TouchedMemory, accesses: Iterable[BufferAccess], units: int, what: object
+    ) -> tuple[tuple[Leaf[LeafSteps], ...], TouchedMemory]:
         if self.meet(touched, map(touched.in_known_terms, accesses), units):
             self.missing.append(what)
         return (), touched
@@ -70,14 +70,14 @@ class Printed:
                 yield f"{name}: {place}", {**self.functions, name: function.with_body(changed)}
 
 
-def _without_one(node: Node[Steps]) -> Iterator[tuple[str, Node[Steps]]]:
+def _without_one(node: Node[LeafSteps]) -> Iterator[tuple[str, Node[LeafSteps]]]:
     if isinstance(node, Leaf):
         items = node.body.items
         for place, step in enumerate(items):
             if step == BARRIER_STEP:
                 behind = items[place + 1 :]
                 what = str(behind[0] if behind else "the end")
-                yield what, Leaf(Steps((*items[:place], *behind)))
+                yield what, Leaf(LeafSteps((*items[:place], *behind)))
         return
     inner = children(node)
     for place, child in enumerate(inner):

@@ -21,8 +21,8 @@ from stretto.errors import RunError
 from stretto.machines.cuda.device import emulated_cuda_executable
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.printer.kernel import TritonKernel, print_kernel
-from stretto.machines.cuda.printer.program import print_program
 from stretto.machines.cuda.printer.source import TritonSource
+from stretto.machines.cuda.printer.triton_module import print_program
 from stretto.options import Debug, Options
 from tests.e2e.language import ROWS
 from tests.e2e.machines import CUDA, spread
@@ -30,7 +30,7 @@ from tests.e2e.test_language import FUNCTIONS
 from tests.e2e.test_zoo import made
 from tests.machines.cuda.barriers import BARRIER, Removed, barriers, removals, without
 from tests.machines.cuda.missing_barriers import Printed
-from tests.machines.cuda.test_program import PROGRAMS, X
+from tests.machines.cuda.test_triton_module import PROGRAMS, X
 from tests.machines.cuda.triton_runner import source_of
 from tests.machines.cuda.triton_text import control_block
 from tests.sampling import sampled

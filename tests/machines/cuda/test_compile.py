@@ -16,7 +16,7 @@ from stretto.machines.cuda import triton_stages
 from stretto.machines.cuda.compile import Resources, compile_source, units_per_multiprocessor
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.printer.source import ENTRY, TritonSource
-from stretto.machines.cuda.toolchain import Target
+from stretto.machines.cuda.toolchain import GpuTarget
 from stretto.machines.cuda.triton_stages import quick_stages
 from stretto.options import Options
 from stretto.tools.doctor import CacheFolder
@@ -130,7 +130,7 @@ def test_copies_of_variables_change_nothing(monkeypatch: pytest.MonkeyPatch) -> 
         if name == "plain":
             monkeypatch.setattr(triton_stages, "CLONE", "_no_such_function")
         with quick_stages():
-            texts.append(triton_compile._run_triton(SOURCE, Target.parse("sm_90")).asm["ptx"])
+            texts.append(triton_compile._run_triton(SOURCE, GpuTarget.parse("sm_90")).asm["ptx"])
     assert texts[0] == texts[1]
 
 
@@ -254,7 +254,7 @@ def test_stretto_is_imported_without_triton() -> None:
 def test_units_per_multiprocessor(
     target: str, registers: int, shared: int, warps: int, expected: tuple[int, str]
 ) -> None:
-    machine = Target.parse(target).multiprocessor
+    machine = GpuTarget.parse(target).multiprocessor
     assert machine is not None
     assert units_per_multiprocessor(registers, shared, warps, machine) == expected
 

@@ -20,7 +20,7 @@ from stretto.machines.cuda import machine_code as ptx_text
 from stretto.machines.cuda.compile import compile_source
 from stretto.machines.cuda.hazards import analysed
 from stretto.machines.cuda.machine import gpu_program
-from stretto.machines.cuda.machine_code import Effect, Function
+from stretto.machines.cuda.machine_code import MachineFunction, MemoryEffect
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.toolchain import SUPPORTED
 from stretto.options import Options
@@ -237,25 +237,34 @@ def _nvdisasm() -> str:
     return knobs.nvidia.nvdisasm.path
 
 
-def without_one(function: Function) -> Iterator[Function]:
+def without_one(function: MachineFunction) -> Iterator[MachineFunction]:
     """The function without a barrier or a fence of a signal, for each of them; and, if it polls,
     without the fence, or without the barriers, that follow its last look."""
     effects = [one.effects for one in function.instructions]
     for place, at in enumerate(effects):
-        if Effect.PUBLISH in at:
-            for effect in {Effect.BARRIER, Effect.FENCE} - {*at}:  # in PTX the exchange is a fence
+        if MemoryEffect.PUBLISH in at:
+            # In PTX the exchange is a fence.
+            for effect in {MemoryEffect.BARRIER, MemoryEffect.FENCE} - {*at}:
                 last = max(n for n in range(place) if effect in effects[n])
                 yield without(function, effect, last, last)
     if is_poll(function):
-        last = max(n for n, at in enumerate(effects) if {Effect.LOOK, Effect.ACQUIRE} & {*at})
-        fence = Effect.ACQUIRE if Effect.ACQUIRE in effects[last] else Effect.INVALIDATE
-        for effect in (fence, Effect.BARRIER):
+        last = max(
+            n for n, at in enumerate(effects) if {MemoryEffect.LOOK, MemoryEffect.ACQUIRE} & {*at}
+        )
+        fence = (
+            MemoryEffect.ACQUIRE
+            if MemoryEffect.ACQUIRE in effects[last]
+            else MemoryEffect.INVALIDATE
+        )
+        for effect in (fence, MemoryEffect.BARRIER):
             yield without(function, effect, last, len(effects))
 
 
-def without(function: Function, effect: Effect, first: int, last: int) -> Function:
+def without(
+    function: MachineFunction, effect: MemoryEffect, first: int, last: int
+) -> MachineFunction:
     """The function where some instructions have not this effect; an acquire load is a look then."""
-    left = (Effect.LOOK,) if effect is Effect.ACQUIRE else ()
+    left = (MemoryEffect.LOOK,) if effect is MemoryEffect.ACQUIRE else ()
     instructions = tuple(
         replace(one, effects=left) if first <= n <= last and effect in one.effects else one
         for n, one in enumerate(function.instructions)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stretto.machines.cuda.machine import gpu_program
-from stretto.machines.cuda.toolchain import Target
+from stretto.machines.cuda.toolchain import GpuTarget
 from stretto.options import Debug, Options
 from stretto.tools.models import find_model
 from stretto.tools.simulate import compile_model, target_machine
@@ -29,6 +29,6 @@ def test_all_weights_on_chip_and_no_spill(name: str, tmp_path: Path) -> None:
     assert {part for parts in source.shares.values() for part in parts.values()} == {1.0}
     needs = compiled.resources
     assert needs.spill_bytes == 0 and needs.units_per_sm >= 1
-    multiprocessor = Target.parse("sm_90").multiprocessor
+    multiprocessor = GpuTarget.parse("sm_90").multiprocessor
     assert multiprocessor is not None
     assert source.shared_bytes < compiled.shared_bytes <= multiprocessor.most_shared_bytes

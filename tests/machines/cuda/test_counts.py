@@ -11,8 +11,8 @@ from stretto.device.analyses import awaited_ends, has_end
 from stretto.device.expr import loads
 from stretto.device.program import DeviceProgram, Run, Signal, Wait
 from stretto.device.tree import If, leaves, walk
-from stretto.machines.cuda.printer.program import library_text
 from stretto.machines.cuda.printer.source import TritonSource
+from stretto.machines.cuda.printer.triton_module import library_text
 from stretto.machines.cuda.styles import usual_sources
 from stretto.options import Debug, Options
 from stretto.schedule.plan import make_plan

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from stretto.device.plan import Plan
 from stretto.machines.cuda.printer.dead_stores import handed_over
-from stretto.machines.cuda.printer.program import library_text, print_plan
+from stretto.machines.cuda.printer.triton_module import library_text, print_plan
 from stretto.schedule.plan import make_plan
 from tests import backends
 from tests.support import program_of

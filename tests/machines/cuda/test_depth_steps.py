@@ -2,21 +2,21 @@
 
 import pytest
 
-from stretto.machines.cuda.templates.dot import LEAST_DEPTH, Step, steps_of
+from stretto.machines.cuda.templates.dot import LEAST_DEPTH, DepthStep, steps_of
 
 
 @pytest.mark.parametrize(
     ("depth", "deep", "parts", "expected"),
     [
-        (144, 128, 4, [Step(0, 4, 32), Step(128, 1, 16)]),
-        (576, 128, 4, [Step(0, 4, 32, 4), Step(512, 1, 64)]),
-        (27, 32, 1, [Step(0, 1, 32)]),
-        (147, 32, 1, [Step(0, 1, 32, 4), Step(128, 1, 32)]),
-        (200, 128, 4, [Step(0, 4, 32), Step(128, 1, 64), Step(192, 1, 16)]),
-        (9, 16, 1, [Step(0, 1, 16)]),
+        (144, 128, 4, [DepthStep(0, 4, 32), DepthStep(128, 1, 16)]),
+        (576, 128, 4, [DepthStep(0, 4, 32, 4), DepthStep(512, 1, 64)]),
+        (27, 32, 1, [DepthStep(0, 1, 32)]),
+        (147, 32, 1, [DepthStep(0, 1, 32, 4), DepthStep(128, 1, 32)]),
+        (200, 128, 4, [DepthStep(0, 4, 32), DepthStep(128, 1, 64), DepthStep(192, 1, 16)]),
+        (9, 16, 1, [DepthStep(0, 1, 16)]),
     ],
 )
-def test_steps(depth: int, deep: int, parts: int, expected: list[Step]) -> None:
+def test_steps(depth: int, deep: int, parts: int, expected: list[DepthStep]) -> None:
     assert steps_of(depth, deep, parts) == expected
 
 

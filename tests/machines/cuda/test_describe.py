@@ -155,7 +155,7 @@ def test_every_target_has_a_usual_number_of_units() -> None:
     for name in triton_toolchain.TARGETS:
         machine = simulate.target_machine(name)
         assert 20 <= machine.units(stretto.Options(), torch.device("cpu")) <= 304
-    assert triton_toolchain.Target.parse("sm_90a").name == "sm_90"
+    assert triton_toolchain.GpuTarget.parse("sm_90a").name == "sm_90"
 
 
 def test_another_version_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from stretto.machines.cuda.printer.scalar import BARRIER
 from stretto.machines.statements import python_function
 from stretto.machines.terms import Term, call, literal, variable
 from stretto.options import Debug, Options
-from stretto.schedule.barriers import BARRIER_STEP, BarrierStep, Steps
+from stretto.schedule.barriers import BARRIER_STEP, BarrierStep, LeafSteps
 from stretto.schedule.merge import RunStep, WaitStep
 
 X = Buffer("x", DType.F32, (256,), "input", 0)
@@ -54,12 +54,12 @@ STORED = code.Store(Y, P[2] + variable("g0"), call("stretto_row_sum", variable("
 PRODUCT = (G0, LANES, INPUT, WEIGHTS, TOTAL, ADDED, STORED, code.Return())
 
 
-def kernel(body: code.Block = PRODUCT) -> TritonKernel:
-    function = code.Function((*P, variable("control"), TASK), body)
+def kernel(body: code.Statements = PRODUCT) -> TritonKernel:
+    function = code.FunctionDefinition((*P, variable("control"), TASK), body)
     return TritonKernel(function, (X, W, Y), ())
 
 
-def changed(old: code.Statement, *new: code.Statement) -> code.Block:
+def changed(old: code.Statement, *new: code.Statement) -> code.Statements:
     return tuple(s for statement in PRODUCT for s in (new if statement == old else (statement,)))
 
 
@@ -76,7 +76,7 @@ def test_only_the_weights_come_first() -> None:
 
 
 def test_what_stays_where_it_is() -> None:
-    def stays(body: code.Block) -> bool:
+    def stays(body: code.Statements) -> bool:
         return split_early(kernel(body)) is None
 
     no_constant = load("v4", X, P[0] + variable("g0") * 256 + variable("x2"))
@@ -85,7 +85,7 @@ def test_what_stays_where_it_is() -> None:
     assert stays(changed(G0, read_from_memory))
     may_fail = code.Assign(variable("g0"), call("stretto_checked", TASK, effect=True))
     assert stays(changed(G0, may_fail))
-    in_a_loop = code.For(variable("c5"), literal(0), literal(9), body=(WEIGHTS,))
+    in_a_loop = code.CountedLoop(variable("c5"), literal(0), literal(9), body=(WEIGHTS,))
     assert stays(changed(WEIGHTS, in_a_loop))
     assert not stays(changed(TOTAL))
 
@@ -104,7 +104,7 @@ def test_little_is_not_worth_it() -> None:
 UNITS = 5
 C, N = Reg("c", DType.BOOL), Reg("n", DType.I64)
 WAITED = {unit: (Wait(0, 0, UNITS),) for unit in range(UNITS)}
-Node = tree.Node[Steps]
+Node = tree.Node[LeafSteps]
 
 
 def run(name: str, start: int = 0, tasks: int = 4) -> RunStep:
@@ -119,7 +119,7 @@ def wait() -> WaitStep:
 
 
 def leaf(*steps: RunStep | WaitStep | BarrierStep) -> Node:
-    return tree.Leaf(Steps(steps))
+    return tree.Leaf(LeafSteps(steps))
 
 
 def loop(*body: Node | RunStep) -> Node:
@@ -217,7 +217,7 @@ def test_registers_run_out_and_come_back() -> None:
     assert loads.budget == 20_000 and not loads.held
 
 
-def two_loads(name: str, rows: int = 8) -> code.Block:
+def two_loads(name: str, rows: int = 8) -> code.Statements:
     """Weights as warps have them, and a number for each row."""
     deep = load("v4", W, WEIGHTS.value, (128, 4, rows // 4))
     more = load("v5", W, WEIGHTS.value + 128, (128, 4, rows // 4))
@@ -287,9 +287,9 @@ def test_shared_memory_keeps_what_registers_have_no_room_for() -> None:
     assert loads.shares == {"one": {"w": 1.0}}
     assert loads.read == {"one": 4096 + 1024}
     assert loads.tasks[id(step)][1].scarce  # registers are as scarce as before
-    filled, held = loads.around(id(around), code.Loop(OK))
+    filled, held = loads.around(id(around), code.WhileLoop(OK))
     assert isinstance(filled, code.Section) and filled.body[-1] == BARRIER
-    assert isinstance(held, code.Section) and held.body[-1] == code.Loop(OK)
+    assert isinstance(held, code.Section) and held.body[-1] == code.WhileLoop(OK)
 
 
 def test_the_task_loads_from_shared_memory_before_the_first_use() -> None:

@@ -9,7 +9,7 @@ from stretto.device.program import Item, Schedule
 from stretto.device.tree import For, If, Leaf, Let, Node, Seq, While, is_loop, walk
 from stretto.ir.sizes import Symbol
 from stretto.ir.types import DType
-from stretto.schedule.barriers import Barriers, ProgramAccesses, merged_leaves
+from stretto.schedule.barriers import BarrierInsertion, ProgramAccesses, merged_leaves
 from tests.schedule.programs import X, device
 from tests.schedule.trees import at, call, condition, load, number
 
@@ -89,7 +89,7 @@ def test_loops_that_surely_have_an_iteration(name: str) -> None:
     body, expected = CASES[name]
     program = device(body)
     function = merged_leaves(program)["main"]
-    analysis = Barriers(ProgramAccesses(program, {}), function)
+    analysis = BarrierInsertion(ProgramAccesses(program, {}), function)
     analysis.placed("main")
     loops = [node for node in walk(function.body) if is_loop(node)]
     assert [analysis.entered[id(node)] for node in loops] == expected

@@ -16,7 +16,7 @@ from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.launcher import InterpretedLauncher
 from stretto.machines.cuda.printer.source import PROGRESS
-from stretto.machines.cuda.state import Sizes, State
+from stretto.machines.cuda.state import LaunchState, StateSizes
 from stretto.runtime.results import ProgramStopped, Status
 from tests.machines.cuda.cuda_fakes import OPTIONS, FakeCuda, FakeGpu, on_gpu, require_order
 from tests.machines.cuda.cuda_programs import (
@@ -347,12 +347,12 @@ def test_the_sizes_of_two_calls_at_once_are_the_larger_ones(
     monkeypatch.setattr(run, "symbols", symbols)
     threads: list[threading.Thread] = []
 
-    def made(arena: int, stack: int) -> Sizes:
+    def made(arena: int, stack: int) -> StateSizes:
         if arena == 1 << 20 and not threads:
             threads.append(in_a_thread(lambda: run._reserve(states[1], (2,))))
-        return Sizes(arena, stack)
+        return StateSizes(arena, stack)
 
-    monkeypatch.setattr(executable, "Sizes", made)
+    monkeypatch.setattr(executable, "StateSizes", made)
     run._reserve(states[0], (1,))
     threads[0].join()
     assert run.sizes.arena == 1 << 22
@@ -367,7 +367,7 @@ def test_a_call_that_fails_takes_nothing_from_others(monkeypatch: pytest.MonkeyP
     frames = first.arena // 64 * 5
     enlarged: list[int] = []
 
-    def meanwhile(state: State, *rest: Any) -> None:
+    def meanwhile(state: LaunchState, *rest: Any) -> None:
         nonlocal stream
         if state.stream == 1 and run.launches and not enlarged:
             enlarged.append(frames * 64)
@@ -387,11 +387,11 @@ def test_a_state_that_a_thread_has_given_up_is_not_used_by_another(
 ) -> None:
     run = emulated(deep_case())
     usual = run.run
-    seen: list[State] = []
+    seen: list[LaunchState] = []
     threads: list[threading.Thread] = []
     x = inputs(1, 1, size=BLOCK, dtype=torch.int64)
 
-    def interrupted(state: State, *rest: Any) -> None:
+    def interrupted(state: LaunchState, *rest: Any) -> None:
         seen.append(state)
         if len(seen) == 1:
             threads.append(in_a_thread(lambda: run(x)))

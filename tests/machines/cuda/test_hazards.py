@@ -15,34 +15,44 @@ from stretto.machines.cuda import machine_code as ptx_text
 from stretto.machines.cuda.compile import compile_source
 from stretto.machines.cuda.hazards import Hazard, analysed
 from stretto.machines.cuda.interpreter import InterpretedKernel
-from stretto.machines.cuda.machine_code import Effect, Function, Instruction
+from stretto.machines.cuda.machine_code import Instruction, MachineFunction, MemoryEffect
 from stretto.machines.cuda.printer.source import TritonSource
-from stretto.machines.cuda.toolchain import Target
-from stretto.machines.cuda.triton_stages import NO_BARRIERS, Barriers, held_over_calls, quick_stages
+from stretto.machines.cuda.toolchain import GpuTarget
+from stretto.machines.cuda.triton_stages import (
+    NO_BARRIERS,
+    MissingBarriers,
+    held_over_calls,
+    quick_stages,
+)
 from stretto.options import Options
 from tests.machines.cuda.triton_text import control_block, number, pointer, program
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-READ, WRITE, BARRIER, RETURN = Effect.READ, Effect.WRITE, Effect.BARRIER, Effect.RETURN
-COPY, COPIED = Effect.COPY, Effect.COPIED
-MULTIPLY, MULTIPLIED = Effect.MULTIPLY, Effect.MULTIPLIED
+READ, WRITE, BARRIER, RETURN = (
+    MemoryEffect.READ,
+    MemoryEffect.WRITE,
+    MemoryEffect.BARRIER,
+    MemoryEffect.RETURN,
+)
+COPY, COPIED = MemoryEffect.COPY, MemoryEffect.COPIED
+MULTIPLY, MULTIPLIED = MemoryEffect.MULTIPLY, MemoryEffect.MULTIPLIED
 WAR, RAW, WAW = "a write after a read", "a read after a write", "a write after a write"
 
 
 # ---- the rule, on what instructions do -----------------------------------------------------------
-def function(name: str, *steps: Effect | str) -> Function:
+def function(name: str, *steps: MemoryEffect | str) -> MachineFunction:
     """steps: effects, and the names of functions that are called; it returns at the end."""
     instructions = [
-        Instruction(str(n), f"call.uni {step}", (Effect.CALL,))
+        Instruction(str(n), f"call.uni {step}", (MemoryEffect.CALL,))
         if isinstance(step, str)
         else Instruction(str(n), "", (step,))
         for n, step in enumerate((*steps, RETURN))
     ]
-    return Function(name, tuple(instructions))
+    return MachineFunction(name, tuple(instructions))
 
 
-def found(*functions: Function) -> list[tuple[str, str, str]]:
+def found(*functions: MachineFunction) -> list[tuple[str, str, str]]:
     """For each hazard whose accesses they are, and the kind."""
     return [(one.first, one.second, one.kind) for one in analysed(functions).hazards]
 
@@ -75,14 +85,16 @@ LEAVES = function("leaves", BARRIER, WRITE, BARRIER, READ)
         ((COPY, COPIED, BARRIER, "reads"), []),
         ((MULTIPLY, BARRIER, "clean"), [("", "clean", WAR)]),
         ((MULTIPLY, MULTIPLIED, BARRIER, "clean"), []),
-        ((Effect.RECEIVE, COPIED, BARRIER, "reads"), [("", "reads", RAW)]),
-        ((Effect.RECEIVE, Effect.RECEIVED, BARRIER, "reads"), []),
-        ((Effect.SEND, MULTIPLIED, BARRIER, "clean"), [("", "clean", WAR)]),
-        ((Effect.SEND, Effect.SENT, BARRIER, "clean"), []),
-        ((Effect.KEPT, Effect.KEEP, "clean"), []),
+        ((MemoryEffect.RECEIVE, COPIED, BARRIER, "reads"), [("", "reads", RAW)]),
+        ((MemoryEffect.RECEIVE, MemoryEffect.RECEIVED, BARRIER, "reads"), []),
+        ((MemoryEffect.SEND, MULTIPLIED, BARRIER, "clean"), [("", "clean", WAR)]),
+        ((MemoryEffect.SEND, MemoryEffect.SENT, BARRIER, "clean"), []),
+        ((MemoryEffect.KEPT, MemoryEffect.KEEP, "clean"), []),
     ],
 )
-def test_one_call(steps: tuple[Effect | str, ...], expected: list[tuple[str, str, str]]) -> None:
+def test_one_call(
+    steps: tuple[MemoryEffect | str, ...], expected: list[tuple[str, str, str]]
+) -> None:
     functions = (CLEAN, READS, LEAVES)
     assert found(function("main", *steps), *functions) == expected
     assert found(*functions, function("main", *steps)) == expected
@@ -101,7 +113,7 @@ def test_calls_in_calls() -> None:
 
 def test_a_function_that_may_have_no_barrier_is_passed() -> None:
     def passed(barrier: Instruction) -> list[tuple[str, str, str]]:
-        empty = Function("empty", (barrier, Instruction("1", "ret", (RETURN,))))
+        empty = MachineFunction("empty", (barrier, Instruction("1", "ret", (RETURN,))))
         return found(function("main", READ, "empty", "clean"), empty, CLEAN)
 
     assert passed(Instruction("0", "bar.sync", (BARRIER,))) == []
@@ -112,11 +124,11 @@ def test_a_function_that_may_have_no_barrier_is_passed() -> None:
 
 
 def test_the_back_edge_of_a_loop_counts() -> None:
-    def loop(*last: Effect) -> Function:
-        return Function(
+    def loop(*last: MemoryEffect) -> MachineFunction:
+        return MachineFunction(
             "main",
             (
-                Instruction("0", "call.uni clean", (Effect.CALL,)),
+                Instruction("0", "call.uni clean", (MemoryEffect.CALL,)),
                 Instruction("1", "", (BARRIER,)),
                 Instruction("2", "", (READ,)),
                 *(Instruction("3", "", (effect,)) for effect in last),
@@ -214,27 +226,27 @@ def test_barriers_are_placed_where_they_are_asked_for() -> None:
     wanted = ("clean", "through", "stretto_run")
     clean, through, main = (name for one in wanted for name in before if one in name)
 
-    def barriers(functions: dict[str, Function], name: str) -> int:
+    def barriers(functions: dict[str, MachineFunction], name: str) -> int:
         return sum(BARRIER in one.effects for one in functions[name].instructions)
 
     pair = frozenset(((through, clean),))
-    for asked in (Barriers(before=pair), Barriers(after=pair)):
+    for asked in (MissingBarriers(before=pair), MissingBarriers(after=pair)):
         after = _functions(asked)
         for name, more in ((clean, 0), (through, 1), (main, 0)):
             assert barriers(after, name) == barriers(before, name) + more
         effects = [e for one in after[through].instructions for e in one.effects]
         step = 1 if asked.after else -1
-        assert effects.index(BARRIER) == effects.index(Effect.CALL) + step
+        assert effects.index(BARRIER) == effects.index(MemoryEffect.CALL) + step
 
 
-def _ptx(barriers: Barriers) -> str:
+def _ptx(barriers: MissingBarriers) -> str:
     with quick_stages() as assembled:
         assembled.barriers = barriers
         run: Any = triton_compile._run_triton  # pyright: ignore[reportPrivateUsage]
-        return run(text("two levels"), Target.parse("sm_90")).asm["ptx"]
+        return run(text("two levels"), GpuTarget.parse("sm_90")).asm["ptx"]
 
 
-def _functions(barriers: Barriers) -> dict[str, Function]:
+def _functions(barriers: MissingBarriers) -> dict[str, MachineFunction]:
     return {one.name: one for one in ptx_text.functions(_ptx(barriers))}
 
 
@@ -246,7 +258,7 @@ def test_a_hazard_that_a_barrier_does_not_help_is_an_error() -> None:
     ]
     barriers = NO_BARRIERS.against(hazards)
     left = frozenset((("main", "leaves"), ("main", "reads")))
-    assert barriers == Barriers(frozenset((("main", "clean"),)), left)
+    assert barriers == MissingBarriers(frozenset((("main", "clean"),)), left)
     for one in hazards:
         with pytest.raises(BuildError, match=f"barriers do not order .*main line .: {WAR}"):
             barriers.against([one])

@@ -9,7 +9,7 @@ from torch import Tensor
 from stretto.errors import BuildError, RunError
 from stretto.machines.cuda import toolchain as triton_toolchain
 from stretto.machines.cuda.interpreter import InterpretedKernel
-from stretto.machines.cuda.printer.source import Parameter, TritonSource
+from stretto.machines.cuda.printer.source import KernelParameter, TritonSource
 from tests.machines.cuda.triton_text import control_block, number, pointer, program
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
@@ -276,7 +276,7 @@ def test_without_triton_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(__import__("sys").modules, "triton", None)
     triton_toolchain.require_triton.cache_clear()
     with pytest.raises(BuildError, match=r"pip install 'stretto\[cuda\]'"):
-        InterpretedKernel(program("tl.store(p, 1.0)", Parameter("p", "*fp32", "buffer")))
+        InterpretedKernel(program("tl.store(p, 1.0)", KernelParameter("p", "*fp32", "buffer")))
 
 
 def test_without_greenlet_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

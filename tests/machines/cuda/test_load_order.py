@@ -43,7 +43,7 @@ def store(buffer: Buffer, value: str) -> code.Store:
     return code.Store(buffer, variable(f"p_{buffer.name}"), variable(value))
 
 
-def names(body: code.Block) -> list[str]:
+def names(body: code.Statements) -> list[str]:
     """What the statements assign, in order; others by the name of their class."""
     found = (code.defines(one) or (type(one).__name__,) for one in loads_first(body))
     return [name for one in found for name in one]
@@ -70,7 +70,7 @@ def test_what_is_computed_of_loads_stays() -> None:
     assert names(body) == ["a", "b", "s", "t"]
 
 
-LOOP = code.For(variable("n"), literal(0), literal(4), body=(store(X, "s"),))
+LOOP = code.CountedLoop(variable("n"), literal(0), literal(4), body=(store(X, "s"),))
 CALLED = code.Do(call("tl.atomic_add", variable("p_x"), variable("s")))
 
 
@@ -83,7 +83,7 @@ CALLED = code.Do(call("tl.atomic_add", variable("p_x"), variable("s")))
         (store(GIVEN, "s"), False),
         (LOOP, False),
         (replace(LOOP, body=(store(Y, "s"),)), True),
-        (code.If(variable("c"), (store(X, "s"),)), False),
+        (code.Branch(variable("c"), (store(X, "s"),)), False),
         (CALLED, False),
     ],
 )

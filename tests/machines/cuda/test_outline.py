@@ -10,28 +10,28 @@ from stretto.machines.statements import python_function
 from stretto.machines.terms import call, infix, literal, separated, variable
 
 
-def loop(step: int = 1) -> code.Block:
+def loop(step: int = 1) -> code.Statements:
     names = "early unit ok at stop row first task base weights state other"
     early, unit, ok, at, stop, row, first, task, base, weights, state, other = map(
         variable, names.split()
     )
     return (
         code.Assign(early, call("e_x", weights, call("tl.minimum", unit, 3))),
-        code.Loop(
+        code.WhileLoop(
             ok & infix(at, "<", stop),
             body=(
-                code.For(
+                code.CountedLoop(
                     row,
                     literal(0),
                     literal(9),
                     literal(3),
                     (
                         code.Assign(first, call("tl.load", variable("tables") + row, effect=True)),
-                        code.Wait(call("wait", unit, first, ok), ok),
+                        code.WaitCall(call("wait", unit, first, ok), ok),
                     ),
                 ),
                 code.Assign(task, unit),
-                code.If(
+                code.Branch(
                     ok & infix(task, "<", 4),
                     (code.Do(call("k_x", state, weights, other, task, early)),),
                 ),
@@ -52,7 +52,7 @@ def test_takes_what_it_reads_and_gives_what_is_read_behind_it() -> None:
 
 
 def test_gives_what_a_loop_may_not_have_assigned() -> None:
-    body = (code.Loop(variable("ok"), body=(code.Assign(variable("r"), literal(1)),)),)
+    body = (code.WhileLoop(variable("ok"), body=(code.Assign(variable("r"), literal(1)),)),)
     assert outline(body, frozenset({"r"})).parameters == ("ok", "r")
     assert outline(body, frozenset()).parameters == ("ok",)
 
@@ -75,9 +75,9 @@ def test_words_that_are_no_variables_keep_their_names() -> None:
 
 
 def test_long_sections_become_calls() -> None:
-    defined: list[code.Function] = []
+    defined: list[code.FunctionDefinition] = []
 
-    def define(hint: str, function: code.Function) -> str:
+    def define(hint: str, function: code.FunctionDefinition) -> str:
         defined.append(function)
         return f"{hint}_{len(defined)}"
 
@@ -92,7 +92,7 @@ def test_long_sections_become_calls() -> None:
         code.Do(call("use", variable("z"), pointer)),
     )
     found = Outliner(define, frozenset({"pointer"})).outlined(block, frozenset())
-    lines = python_function("f", code.Function((), found)).splitlines()
+    lines = python_function("f", code.FunctionDefinition((), found)).splitlines()
     assert lines[1:3] == [
         "    y, pointer = piece_main_1(y, pointer)",
         "    pointer = tl.multiple_of(pointer, 16)",
@@ -104,20 +104,22 @@ def test_long_sections_become_calls() -> None:
     ]
 
 
-def printed(sections: Mapping[str, code.Block], addresses: Mapping[str, tuple[str, int]]) -> str:
+def printed(
+    sections: Mapping[str, code.Statements], addresses: Mapping[str, tuple[str, int]]
+) -> str:
     """Sections as functions, and what calls them, in one text."""
-    defined: dict[code.Function, str] = {}
+    defined: dict[code.FunctionDefinition, str] = {}
 
-    def define(hint: str, function: code.Function) -> str:
+    def define(hint: str, function: code.FunctionDefinition) -> str:
         return defined.setdefault(function, f"{hint}_{len(defined)}")
 
     block = tuple(code.Section(body, least=1) for body in sections.values())
     main = outlined_sections(block, define, frozenset(), addresses)
     functions = [python_function(name, function) for function, name in defined.items()]
-    return "\n".join([*functions, python_function("main", code.Function((), main))])
+    return "\n".join([*functions, python_function("main", code.FunctionDefinition((), main))])
 
 
-def use(*names: str) -> code.Block:
+def use(*names: str) -> code.Statements:
     return (code.Do(call("use", *map(variable, names))),)
 
 
@@ -151,18 +153,18 @@ def test_addresses_of_several_types_and_those_that_change_have_no_distance() -> 
 
 
 def test_a_section_in_a_section_takes_fewer_addresses_too() -> None:
-    def nested(first: str, second: str) -> code.Block:
+    def nested(first: str, second: str) -> code.Statements:
         inner = code.Section(use(first, second) * 3, least=2)
         return (code.Section((*use(first), inner, *use("n"), *use(first)), least=3),)
 
-    defined: dict[code.Function, str] = {}
+    defined: dict[code.FunctionDefinition, str] = {}
 
-    def define(hint: str, function: code.Function) -> str:
+    def define(hint: str, function: code.FunctionDefinition) -> str:
         return defined.setdefault(function, f"{hint}_{len(defined)}")
 
     block = (*nested("b_1", "b_2"), *nested("b_3", "b_4"))
     main = outlined_sections(block, define, frozenset(), FOUR)
-    text = python_function("main", code.Function((), main))
+    text = python_function("main", code.FunctionDefinition((), main))
     assert len(defined) == 2
     assert "piece_main_1(b_1, n)" in text and "piece_main_1(b_3, n)" in text
     inner, outer = (python_function(name, function) for function, name in defined.items())

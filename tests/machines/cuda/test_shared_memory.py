@@ -21,9 +21,9 @@ from stretto.machines.cuda import machine_code as ptx_text
 from stretto.machines.cuda.compile import compile_source, vectors_are_neighbours
 from stretto.machines.cuda.device import emulated_cuda_executable
 from stretto.machines.cuda.interpreter import InterpretedKernel
-from stretto.machines.cuda.machine_code import Effect, Function, Instruction
-from stretto.machines.cuda.printer.program import Style, library_text, print_plan
+from stretto.machines.cuda.machine_code import Instruction, MachineFunction, MemoryEffect
 from stretto.machines.cuda.printer.source import TritonSource
+from stretto.machines.cuda.printer.triton_module import Style, library_text, print_plan
 from stretto.options import Debug, Options
 from tests.machines.cuda.triton_text import control_block, pointer, program
 
@@ -229,7 +229,7 @@ def recurrence() -> TritonSource:
     return source
 
 
-def assembled(source: TritonSource, options: Options) -> dict[str, list[Function]]:
+def assembled(source: TritonSource, options: Options) -> dict[str, list[MachineFunction]]:
     found: dict[str, Any] = {}
     run_triton = triton_compile._run_triton  # pyright: ignore[reportPrivateUsage]
 
@@ -248,11 +248,11 @@ def assembled(source: TritonSource, options: Options) -> dict[str, list[Function
     return {"ptx": ptx, "sass": sass_text.functions(sass)}
 
 
-def loads_in_loops(functions: list[Function], name: str) -> tuple[int, int]:
+def loads_in_loops(functions: list[MachineFunction], name: str) -> tuple[int, int]:
     """Loads of constants in shared memory by an instruction of this name: in loops, and not."""
 
     def wanted(one: Instruction) -> bool:
-        return Effect.KEPT in one.effects and f"{name} " in f"{one.text} "
+        return MemoryEffect.KEPT in one.effects and f"{name} " in f"{one.text} "
 
     found = [inside for _, inside in looped(functions, wanted)]
     return sum(found), len(found) - sum(found)

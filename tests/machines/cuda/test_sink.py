@@ -17,7 +17,10 @@ def use(*names: str) -> code.Do:
 
 def text(*block: code.Statement) -> list[str]:
     body = sink_assignments(ASSIGNMENTS, block)
-    return [line[4:] for line in python_function("f", code.Function((), body)).splitlines()[1:]]
+    return [
+        line[4:]
+        for line in python_function("f", code.FunctionDefinition((), body)).splitlines()[1:]
+    ]
 
 
 def test_before_the_first_statement_that_needs_them() -> None:
@@ -30,29 +33,29 @@ def test_nobody_needs_them() -> None:
 
 
 def test_one_arm_needs_them_or_both() -> None:
-    branch = code.If(X, (use("x"), use("a")), (use("b"),))
+    branch = code.Branch(X, (use("x"), use("a")), (use("b"),))
     assert text(branch) == [
         "if x:", "    use(x)", "    a = 1", "    use(a)", "else:", "    b = 2", "    use(b)",
     ]  # fmt: skip
-    both = code.If(X, (use("a"), use("b")), (use("a"),))
+    both = code.Branch(X, (use("a"), use("b")), (use("a"),))
     assert text(both)[:3] == ["a = 1", "if x:", "    use(a)"]
 
 
 def test_behind_the_branch_they_are_needed_too() -> None:
-    branch = code.If(X, (use("a"),))
+    branch = code.Branch(X, (use("a"),))
     assert text(branch, use("a")) == ["a = 1", "if x:", "    use(a)", "use(a)"]
-    again = code.If(X, (use("a"),))
+    again = code.Branch(X, (use("a"),))
     assert text(use("a"), again) == ["a = 1", "use(a)", "if x:", "    use(a)"]
 
 
 def test_the_condition_of_a_branch_needs_them() -> None:
-    branch = code.If(infix(A, "<", 3), (use("a"),))
+    branch = code.Branch(infix(A, "<", 3), (use("a"),))
     assert text(branch)[:2] == ["a = 1", "if a < 3:"]
 
 
 def test_branches_inside_of_an_arm() -> None:
-    inner = code.If(X, (use("a"),), (use("x"),))
-    outer = code.If(X, (inner, use("b")))
+    inner = code.Branch(X, (use("a"),), (use("x"),))
+    outer = code.Branch(X, (inner, use("b")))
     assert text(outer) == [
         "if x:", "    if x:", "        a = 1", "        use(a)", "    else:", "        use(x)",
         "    b = 2", "    use(b)",
@@ -60,5 +63,5 @@ def test_branches_inside_of_an_arm() -> None:
 
 
 def test_loops_are_not_entered() -> None:
-    loop = code.Loop(X, body=(code.If(X, (use("a"),)), use("b")))
+    loop = code.WhileLoop(X, body=(code.Branch(X, (use("a"),)), use("b")))
     assert text(loop)[:3] in (["a = 1", "b = 2", "while x:"], ["b = 2", "a = 1", "while x:"])

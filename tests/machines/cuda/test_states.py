@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stretto.machines.cuda.printer.program import print_program
+from stretto.machines.cuda.printer.triton_module import print_program
 from tests.backends import built_cuda
 from tests.support import program_of
 

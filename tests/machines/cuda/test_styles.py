@@ -11,8 +11,8 @@ from stretto.device.plan import Plan
 from stretto.machines.cuda import styles
 from stretto.machines.cuda.compile import CompiledTriton, Resources
 from stretto.machines.cuda.costs import WARP
-from stretto.machines.cuda.printer.program import Style
 from stretto.machines.cuda.printer.source import TritonSource
+from stretto.machines.cuda.printer.triton_module import Style
 from stretto.machines.cuda.styles import (
     LEAST_KEPT,
     PATIENCE,

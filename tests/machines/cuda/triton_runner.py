@@ -8,21 +8,27 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from stretto.device.evaluate import Number, Tensors, run_task, task_count
+from stretto.device.evaluate import Number, TensorMemory, run_task, task_count
 from stretto.device.expr import Buffer, limit_register
 from stretto.device.forms import Lowered
 from stretto.device.operator import Kernel
 from stretto.device.tree import Check, Let, leaves
 from stretto.ir.core import Program
 from stretto.ir.types import DType
-from stretto.lowering.program import lower
+from stretto.lowering.lower_program import lower
 from stretto.machines import statements as code
 from stretto.machines.cuda.compile import Resources, compile_source
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.printer.kernel import TritonKernel, functions_text, print_kernel
 from stretto.machines.cuda.printer.scalar import BARRIER, POINTER_TYPES
-from stretto.machines.cuda.printer.source import ENTRY, ERROR, PROGRESS, Parameter, TritonSource
+from stretto.machines.cuda.printer.source import (
+    ENTRY,
+    ERROR,
+    PROGRESS,
+    KernelParameter,
+    TritonSource,
+)
 from stretto.machines.cuda.select import select
 from stretto.options import Options
 from tests.lowering import straight_line
@@ -38,14 +44,14 @@ def source_of(kernel: Kernel, tasks: int, warps: int = 4) -> TritonSource:
     printed = print_kernel(kernel, warps)
     check_phases(printed)
     parameters = [
-        Parameter(f"a{n}", POINTER_TYPES[buffer.dtype], "buffer", n)
+        KernelParameter(f"a{n}", POINTER_TYPES[buffer.dtype], "buffer", n)
         for n, buffer in enumerate(printed.buffers)
     ]
     parameters += [
-        Parameter(f"r{n}", NUMBER_TYPES[reg.dtype], "limit", n)
+        KernelParameter(f"r{n}", NUMBER_TYPES[reg.dtype], "limit", n)
         for n, reg in enumerate(printed.regs)
     ]
-    parameters.append(Parameter("control", "*i64", "control"))
+    parameters.append(KernelParameter("control", "*i64", "control"))
     names = ", ".join(parameter.name for parameter in parameters)
     text = (
         f"{HEADER}{functions_text()}\n\n"
@@ -100,7 +106,7 @@ def evaluate(
     kernel: Kernel, tensors: Mapping[str, Tensor], registers: Mapping[str, Number] | None = None
 ) -> None:
     """The same by the oracle."""
-    memory = Tensors(tensors)
+    memory = TensorMemory(tensors)
     for task in range(task_count(kernel, registers or {})):
         run_task(kernel, task, registers or {}, memory)
 

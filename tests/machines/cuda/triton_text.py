@@ -7,23 +7,23 @@ import torch
 from torch import Tensor
 
 import stretto
-from stretto.machines.cuda.printer.source import ENTRY, PROGRESS, Parameter, TritonSource
+from stretto.machines.cuda.printer.source import ENTRY, PROGRESS, KernelParameter, TritonSource
 
 PRELUDE = (Path(stretto.__file__).parent / "machines/cuda/printer/library/prelude.py").read_text()
-CONTROL = Parameter("control", "*i64", "control")
-POLLS = Parameter("polls", "i64", "polls")
+CONTROL = KernelParameter("control", "*i64", "control")
+POLLS = KernelParameter("polls", "i64", "polls")
 
 
-def pointer(name: str, element: str = "fp32") -> Parameter:
-    return Parameter(name, f"*{element}", "buffer")
+def pointer(name: str, element: str = "fp32") -> KernelParameter:
+    return KernelParameter(name, f"*{element}", "buffer")
 
 
-def number(name: str) -> Parameter:
-    return Parameter(name, "i64", "limit")
+def number(name: str) -> KernelParameter:
+    return KernelParameter(name, "i64", "limit")
 
 
 def program(
-    body: str, *parameters: Parameter, units: int = 1, functions: str = "", warps: int = 4
+    body: str, *parameters: KernelParameter, units: int = 1, functions: str = "", warps: int = 4
 ) -> TritonSource:
     """`body` has `control`, `polls`, `unit`, `base` (this unit's progress) and `ok`."""
     everything = (CONTROL, *parameters, POLLS)

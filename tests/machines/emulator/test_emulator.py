@@ -165,10 +165,10 @@ def test_other_checks_stop_the_run() -> None:
 
 
 def test_checked_positions_stop_the_run() -> None:
-    from stretto.device.expr import Dynamic
+    from stretto.device.expr import ComputedPosition
 
     place = Apply("checked", (number(9), number(8), number(2)), DType.I64)
-    value = Load(Access(X, X.shape, (Index.of(Dynamic(place)),)))
+    value = Load(Access(X, X.shape, (Index.of(ComputedPosition(place)),)))
     made = map_kernel("gather", OUT, value, 8)
     with pytest.raises(ProgramStopped, match="out of range") as caught:
         run(device(leaf(1, (Run("gather", 0),), ()), made))

@@ -24,16 +24,16 @@ from stretto.batching.frontend import (
     sequences,
     statements,
 )
-from stretto.batching.frontend.builder import Draft, PathEnds, finished, pruned
 from stretto.batching.frontend.dispatch import apply
 from stretto.batching.frontend.evaluation import Evaluation
 from stretto.batching.frontend.frame import Frame
+from stretto.batching.frontend.function_builder import Draft, PathEnds, finished, pruned
 from stretto.batching.frontend.guards import holds
-from stretto.batching.frontend.library import MODULE as LIBRARY_MODULE
 from stretto.batching.frontend.observe import Observer
 from stretto.batching.frontend.purity import noting_content
+from stretto.batching.frontend.python_library import MODULE as LIBRARY_MODULE
 from stretto.batching.frontend.values import Dynamic, Static, Value
-from stretto.batching.program import InstanceProgram, Return, Variable
+from stretto.batching.instance_program import InstanceProgram, ReturnStatement, Variable
 from stretto.batching.types import (
     NEVER,
     DictType,
@@ -83,7 +83,7 @@ def evaluate(
                 kwargs |= {v.name: _argument(v) for v in named}
                 found = apply(frame, Static(function), [_argument(v) for v in variables], kwargs)
                 given = frame.dynamic(found)
-                frame.builder.emit(Return(given.operand))
+                frame.builder.emit(ReturnStatement(given.operand))
                 frame.returned(given.type)
             except PathEnds:
                 pass

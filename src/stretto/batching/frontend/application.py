@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from stretto.batching.frontend import library
+from stretto.batching.frontend import python_library
 from stretto.batching.frontend.attributes import attribute, construct
 from stretto.batching.frontend.dispatch import applies, apply
 from stretto.batching.frontend.frame import Frame
@@ -24,7 +24,7 @@ from stretto.batching.frontend.sources import source_of_closure, source_of_funct
 from stretto.batching.frontend.tensor_operators import call_torch
 from stretto.batching.frontend.values import (
     NONE,
-    Choice,
+    ChoiceValue,
     Closure,
     Dynamic,
     Method,
@@ -103,7 +103,7 @@ def is_of_user(item: Any) -> bool:
 @applies
 def _apply(frame: Frame, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
     match function:
-        case Choice():
+        case ChoiceValue():
             return chosen(frame, function, lambda one: apply(frame, one, args, kwargs))
         case Static(item):
             return _apply_static(frame, item, args, kwargs)
@@ -180,7 +180,7 @@ def _apply_other(frame: Frame, item: Any, args: list[Value], kwargs: dict[str, V
         options = [(key, Static(item)) for key, item in owner.items()]
         return selected_or(frame, options, args[0], default)
     if isinstance(owner, str) and item.__name__ == "join":
-        return from_source(frame, library.join, [Static(owner), *args])
+        return from_source(frame, python_library.join, [Static(owner), *args])
     call = getattr(type(item), "__call__", None)  # noqa: B004
     if isinstance(call, FunctionType):
         return _apply_static(frame, call, [Static(item), *args], kwargs)

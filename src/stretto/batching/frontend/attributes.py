@@ -17,11 +17,11 @@ from stretto.batching.frontend.dispatch import apply, impossible
 from stretto.batching.frontend.frame import Frame
 from stretto.batching.frontend.guards import ABSENT, in_class, note_attribute, note_class
 from stretto.batching.frontend.joins import chosen, class_of, each_type, python_class, static_class
-from stretto.batching.frontend.library import LIBRARY, MODULE
+from stretto.batching.frontend.python_library import LIBRARY, MODULE
 from stretto.batching.frontend.tensor_operators import call_torch
 from stretto.batching.frontend.values import (
     NONE,
-    Choice,
+    ChoiceValue,
     Composed,
     Dynamic,
     Method,
@@ -31,14 +31,14 @@ from stretto.batching.frontend.values import (
     TupleValue,
     Value,
 )
-from stretto.batching.program import Literal
+from stretto.batching.instance_program import Literal
 from stretto.batching.types import (
     DictType,
+    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
-    TensorType,
     TupleType,
     Type,
     alternatives,
@@ -181,7 +181,7 @@ def is_member(frame: Frame, value: Dynamic, member: Any) -> Dynamic:
 
 def attribute(frame: Frame, value: Value, name: str) -> Value:
     match value:
-        case Choice():
+        case ChoiceValue():
             return chosen(frame, value, lambda option: attribute(frame, option, name))
         case Static(item):
             return _static_attribute(frame, item, name)
@@ -266,7 +266,7 @@ def _of_one_type(frame: Frame, value: Dynamic, name: str) -> Value:
     match value.type:
         case RecordType() as kind:
             return _record_attribute(frame, value, kind, name)
-        case TensorType() as kind:
+        case InstanceTensorType() as kind:
             return _tensor_attribute(frame, value, kind, name)
         case RowsType(row):
             return _rows_attribute(frame, value, row, name)
@@ -348,7 +348,7 @@ _TENSOR_FACTS = frozenset(
 _TENSOR_VIEWS = frozenset(("T", "mT", "H", "mH", "real", "data"))
 
 
-def _tensor_attribute(frame: Frame, value: Dynamic, kind: TensorType, name: str) -> Value:
+def _tensor_attribute(frame: Frame, value: Dynamic, kind: InstanceTensorType, name: str) -> Value:
     if name == "shape":
         return Static(torch.Size(kind.shape))
     if name in _TENSOR_FACTS:
@@ -362,12 +362,12 @@ def _tensor_attribute(frame: Frame, value: Dynamic, kind: TensorType, name: str)
     return Method(name, value)
 
 
-def _rows_attribute(frame: Frame, value: Dynamic, row: TensorType, name: str) -> Value:
+def _rows_attribute(frame: Frame, value: Dynamic, row: InstanceTensorType, name: str) -> Value:
     if name == "shape":
         length = frame.assign("len", Scalar.INT, value.operand)
         return TupleValue((length, *map(Static, row.shape)))
     # Only the shape depends on the number of rows.
-    return _tensor_attribute(frame, value, TensorType(row.dtype, (1, *row.shape)), name)
+    return _tensor_attribute(frame, value, InstanceTensorType(row.dtype, (1, *row.shape)), name)
 
 
 def _composed_attribute(frame: Frame, value: Composed, name: str) -> Value:
@@ -375,7 +375,7 @@ def _composed_attribute(frame: Frame, value: Composed, name: str) -> Value:
         return call_torch(frame, getattr, [value, Static(name)], {})
     if callable(getattr(torch.Tensor, name, None)):
         return Method(name, value)
-    sample = TensorType(value.dtype, (1,) * value.dims)
+    sample = InstanceTensorType(value.dtype, (1,) * value.dims)
     if name in _TENSOR_FACTS:
         return Static(getattr(torch.empty(sample.shape, dtype=value.dtype.torch), name))
     return frame.refuse(value.refusal.message, value.refusal.remedy)
@@ -443,7 +443,7 @@ def by_method(frame: Frame, owner: Dynamic, name: str, *args: Value) -> Value | 
     result = apply(frame, Static(found), [owner, *args])
     if isinstance(result, Static) and result.value is NotImplemented:
         return None
-    if isinstance(result, Choice):
+    if isinstance(result, ChoiceValue):
         for _, option in result.options:
             if isinstance(option, Static) and option.value is NotImplemented:
                 frame.refuse(

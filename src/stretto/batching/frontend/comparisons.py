@@ -36,8 +36,8 @@ from stretto.batching.frontend.joins import (
     python_class,
     unpacked,
 )
-from stretto.batching.frontend.library import MODULE
 from stretto.batching.frontend.purity import call_static
+from stretto.batching.frontend.python_library import MODULE
 from stretto.batching.frontend.tensor_operators import call_torch
 from stretto.batching.frontend.tensor_results import (
     NUMBERS,
@@ -47,7 +47,7 @@ from stretto.batching.frontend.tensor_results import (
 )
 from stretto.batching.frontend.truth import truth
 from stretto.batching.frontend.values import (
-    Choice,
+    ChoiceValue,
     Composed,
     Dynamic,
     IterableValue,
@@ -62,11 +62,11 @@ from stretto.batching.frontend.values import (
     same,
 )
 from stretto.batching.types import (
+    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
-    TensorType,
     TupleType,
     Type,
     alternatives,
@@ -84,9 +84,9 @@ _ORDER_SYMBOLS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
 def compare(frame: Frame, op: ast.cmpop, left: Value, right: Value) -> Value:
-    if isinstance(left, Choice):
+    if isinstance(left, ChoiceValue):
         return chosen(frame, left, lambda one: compare(frame, op, one, right))
-    if isinstance(right, Choice):
+    if isinstance(right, ChoiceValue):
         return chosen(frame, right, lambda one: compare(frame, op, left, one))
     if not isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn):
         if is_perhaps_tensor(left):
@@ -262,7 +262,7 @@ def equal(frame: Frame, left: Value, right: Value) -> Value:
             return _equal_static(frame, other, value)
     a, b = frame.dynamic(left), frame.dynamic(right)
     kinds = (*alternatives(a.type), *alternatives(b.type))
-    if any(isinstance(kind, TensorType | RowsType) for kind in kinds):
+    if any(isinstance(kind, InstanceTensorType | RowsType) for kind in kinds):
         frame.refuse("== of a value that may or may not be a tensor is not supported")
     if any(_has_equality(frame, kind) for kind in kinds):
         return each_type(
@@ -327,7 +327,7 @@ def _is_tensor(value: Value) -> bool:
     if isinstance(value, Composed):
         return True
     return isinstance(value, Dynamic) and all(
-        isinstance(kind, TensorType | RowsType) for kind in alternatives(value.type)
+        isinstance(kind, InstanceTensorType | RowsType) for kind in alternatives(value.type)
     )
 
 
@@ -410,13 +410,16 @@ def _contains(frame: Frame, container: Dynamic, item: Value) -> Value:
     if own is not None:
         found = truth(frame, own)
         return Static(found) if isinstance(found, bool) else Dynamic(found, Scalar.BOOL)
-    if isinstance(kind, TensorType | RowsType | RecordType):
+    if isinstance(kind, InstanceTensorType | RowsType | RecordType):
         frame.refuse(f"`in` of {frame.show(kind)}")
     given = frame.dynamic(item)
-    tensors = any(isinstance(x, TensorType | RowsType) for x in alternatives(given.type))
+    tensors = any(isinstance(x, InstanceTensorType | RowsType) for x in alternatives(given.type))
     if tensors or (
         isinstance(kind, ListType)
-        and any(isinstance(x, TensorType) for x in alternatives(frame.evaluation.item_type(kind)))
+        and any(
+            isinstance(x, InstanceTensorType)
+            for x in alternatives(frame.evaluation.item_type(kind))
+        )
     ):
         frame.refuse("`in` would compare tensors, which is not supported")
     check_equality(frame, given.type)

@@ -28,22 +28,22 @@ from stretto.batching.frontend.values import (
     python_of,
 )
 from stretto.batching.frontend.walks import (
-    Items,
-    Plan,
+    ItemsPlan,
+    IterationPlan,
     cell_of,
     iterate,
     known_parts,
     listed,
     plan_of,
 )
-from stretto.batching.program import Operand
+from stretto.batching.instance_program import Operand
 from stretto.batching.types import ListType, Scalar
 
 _Listing = ast.ListComp | ast.GeneratorExp | ast.SetComp
 _Comprehension = _Listing | ast.DictComp
 
 
-def parts_of(frame: Frame, nodes: list[ast.expr]) -> list[Value | Plan]:
+def parts_of(frame: Frame, nodes: list[ast.expr]) -> list[Value | IterationPlan]:
     """Return the items of a display, each evaluated once; a plan for each starred one."""
     return [
         plan_of(frame, evaluate(frame, node.value))
@@ -139,7 +139,11 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> Value
         if items is not None:
             return TupleValue(items, is_list=True)
     made = comprehension(frame, node, plan)
-    return IterableValue(Items(made), GeneratorType) if isinstance(node, ast.GeneratorExp) else made
+    return (
+        IterableValue(ItemsPlan(made), GeneratorType)
+        if isinstance(node, ast.GeneratorExp)
+        else made
+    )
 
 
 def quantified(frame: Frame, node: ast.GeneratorExp, is_all: bool) -> Value:
@@ -161,11 +165,11 @@ def quantified(frame: Frame, node: ast.GeneratorExp, is_all: bool) -> Value:
     return negated(frame, decided) if is_all else decided
 
 
-def first_plan(frame: Frame, node: _Comprehension) -> Plan:
+def first_plan(frame: Frame, node: _Comprehension) -> IterationPlan:
     return plan_of(frame, evaluate(frame, node.generators[0].iter))
 
 
-def comprehension(frame: Frame, node: _Listing, plan: Plan) -> Dynamic:
+def comprehension(frame: Frame, node: _Listing, plan: IterationPlan) -> Dynamic:
     cell = frame.evaluation.cell(frame.site("comprehension"))
     made = new_list(frame, cell, ())
     _generators(
@@ -175,7 +179,7 @@ def comprehension(frame: Frame, node: _Listing, plan: Plan) -> Dynamic:
 
 
 def known_comprehension(
-    frame: Frame, node: ast.ListComp | ast.GeneratorExp, plan: Plan
+    frame: Frame, node: ast.ListComp | ast.GeneratorExp, plan: IterationPlan
 ) -> tuple[Value, ...] | None:
     """Return the items of a comprehension over a plan of known length, without conditions; None
     for others."""
@@ -230,7 +234,7 @@ def _named_in(node: ast.AST | None) -> frozenset[str]:
 def _generators(
     frame: Frame,
     generators: list[ast.comprehension],
-    plan: Plan,
+    plan: IterationPlan,
     body: Callable[[], None],
     until: str | None = None,
 ) -> None:

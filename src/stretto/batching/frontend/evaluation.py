@@ -14,16 +14,16 @@ from typing import Any
 
 import torch
 
-from stretto.batching.frontend.builder import Builder
+from stretto.batching.frontend.function_builder import FunctionBuilder
 from stretto.batching.frontend.values import Composed
-from stretto.batching.program import ClassInfo, Function, InstanceProgram, Variable
+from stretto.batching.instance_program import ClassInfo, InstanceFunction, InstanceProgram, Variable
 from stretto.batching.types import (
     NEVER,
     DictType,
+    InstanceTensorType,
     ListType,
     RecordType,
     Scalar,
-    TensorType,
     TupleType,
     Type,
     UnionType,
@@ -58,13 +58,13 @@ class Read:
 
 
 @dataclass(eq=False, slots=True)
-class Outlined:
+class OutlinedFunction:
     """A function that is called instead of inlined, for one set of static arguments and types."""
 
     number: int
     key: Hashable
-    function: Function
-    builder: Builder
+    function: InstanceFunction
+    builder: FunctionBuilder
 
 
 @dataclass(slots=True)
@@ -102,8 +102,10 @@ class Evaluation:
     """Number of statements created in this round."""
     changed: bool = False
     rounds: int = 0
-    outlined: dict[Hashable, Outlined] = field(default_factory=dict[Hashable, Outlined])
-    functions: list[Function] = field(default_factory=list[Function])
+    outlined: dict[Hashable, OutlinedFunction] = field(
+        default_factory=dict[Hashable, OutlinedFunction]
+    )
+    functions: list[InstanceFunction] = field(default_factory=list[InstanceFunction])
     keys: dict[int, Scalar] = field(default_factory=dict[int, Scalar])
     """The type of the keys of the dicts of a cell, as far as it is known."""
     _sites: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
@@ -340,7 +342,7 @@ class Evaluation:
 
     def outline(
         self, key: Hashable, name: str, location: SourceLocation | None
-    ) -> tuple[Outlined, bool]:
+    ) -> tuple[OutlinedFunction, bool]:
         """Return the function for a key, and True if it is new in this round, without a body."""
         found = self.outlined.get(key)
         if found is not None:
@@ -351,8 +353,8 @@ class Evaluation:
                 location=location,
                 remedy="pass what differs from call to call in the data of the instance",
             )
-        function = Function(name, (), self.results.get(key, NEVER), (), location)
-        made = Outlined(len(self.functions), key, function, Builder())
+        function = InstanceFunction(name, (), self.results.get(key, NEVER), (), location)
+        made = OutlinedFunction(len(self.functions), key, function, FunctionBuilder())
         self.functions.append(function)
         self.outlined[key] = made
         return made, True
@@ -380,7 +382,7 @@ def show_type(evaluation: Evaluation, type_: Type) -> str:
                 names.append("tuple" if item.is_tuple else "list")
             case Scalar():
                 names.append(item.value)
-            case TensorType():
+            case InstanceTensorType():
                 names.append(f"tensor {item}")
             case _:
                 names.append(str(item))

@@ -10,7 +10,6 @@ from types import GeneratorType
 from typing import Any, NoReturn
 
 from stretto.batching.frontend.attributes import attribute
-from stretto.batching.frontend.builder import Draft, PathEnds
 from stretto.batching.frontend.comparisons import compare
 from stretto.batching.frontend.dispatch import apply, at, evaluate, evaluates
 from stretto.batching.frontend.displays import (
@@ -21,6 +20,7 @@ from stretto.batching.frontend.displays import (
     quantified,
 )
 from stretto.batching.frontend.frame import Frame
+from stretto.batching.frontend.function_builder import Draft, PathEnds
 from stretto.batching.frontend.items import subscript
 from stretto.batching.frontend.joins import bound, either
 from stretto.batching.frontend.operators import binary, unary
@@ -28,7 +28,7 @@ from stretto.batching.frontend.patterns import narrow
 from stretto.batching.frontend.truth import is_plain, joined, read_number, truth
 from stretto.batching.frontend.values import (
     NONE,
-    Choice,
+    ChoiceValue,
     Closure,
     Dynamic,
     IterableValue,
@@ -41,11 +41,11 @@ from stretto.batching.frontend.values import (
     constant,
     is_static,
 )
-from stretto.batching.frontend.walks import Items, Known, known_parts, listed, plan_of
+from stretto.batching.frontend.walks import ItemsPlan, KnownPlan, known_parts, listed, plan_of
+from stretto.batching.instance_program import Literal, Operand
 from stretto.batching.markers import concurrent
 from stretto.batching.passes.effects import forked
-from stretto.batching.program import Literal, Operand
-from stretto.batching.types import Scalar, TensorType
+from stretto.batching.types import InstanceTensorType, Scalar
 
 
 @evaluates(ast.Constant)
@@ -82,7 +82,7 @@ def _unbound(frame: Frame, scope: Frame, name: str) -> NoReturn:
     frame.stop(NameError, f"{message} in enclosing scope")
 
 
-def _bound(frame: Frame, scope: Frame, name: str, value: Choice) -> Value:
+def _bound(frame: Frame, scope: Frame, name: str, value: ChoiceValue) -> Value:
     return bound(frame, value, lambda: _unbound(frame, scope, name))
 
 
@@ -93,7 +93,7 @@ def _local(frame: Frame, name: str) -> Value | None:
             value = scope.locals[name]
             if isinstance(value, Unbound):
                 _unbound(frame, scope, name)
-            if isinstance(value, Choice):
+            if isinstance(value, ChoiceValue):
                 value = scope.locals[name] = _bound(frame, scope, name, value)
             return value
         if name in scope.local_names:
@@ -134,7 +134,7 @@ def _slice(frame: Frame, node: ast.Slice) -> Value:
 
 def _position(frame: Frame, value: Value) -> Value:
     """Return a bound of a slice; that of a tensor is the number in it."""
-    if isinstance(value, Dynamic) and isinstance(value.type, TensorType):
+    if isinstance(value, Dynamic) and isinstance(value.type, InstanceTensorType):
         return read_number(frame, value, int)
     return value
 
@@ -224,7 +224,11 @@ def argument(frame: Frame, node: ast.expr) -> Value:
             plan = first_plan(frame, node)
             items = known_comprehension(frame, node, plan)
             if isinstance(node, ast.GeneratorExp):
-                made = Items(comprehension(frame, node, plan)) if items is None else Known(items)
+                made = (
+                    ItemsPlan(comprehension(frame, node, plan))
+                    if items is None
+                    else KnownPlan(items)
+                )
                 return IterableValue(made, GeneratorType)
             if items is None:
                 return comprehension(frame, node, plan)

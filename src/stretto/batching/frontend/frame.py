@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 
 import torch
 
-from stretto.batching.frontend.builder import Builder, Gap, PathEnds
 from stretto.batching.frontend.evaluation import Evaluation, RestartRound, show_type
-from stretto.batching.frontend.library import LIBRARY
+from stretto.batching.frontend.function_builder import FunctionBuilder, Gap, PathEnds
+from stretto.batching.frontend.python_library import LIBRARY
 from stretto.batching.frontend.values import (
-    Choice,
+    ChoiceValue,
     Closure,
     Composed,
     Dynamic,
@@ -31,23 +31,23 @@ from stretto.batching.frontend.values import (
     literal,
     scalar_type,
 )
-from stretto.batching.program import (
-    Assign,
+from stretto.batching.instance_program import (
+    AssignStatement,
     Composition,
-    Input,
     Literal,
     Operand,
+    OperandPlaceholder,
     Operation,
-    Raise,
+    RaiseStatement,
     Variable,
     rows_in,
 )
 from stretto.batching.types import (
     NEVER,
+    InstanceTensorType,
     ListType,
     RowsType,
     Scalar,
-    TensorType,
     TupleType,
     Type,
     UnionType,
@@ -88,14 +88,14 @@ def count_of(
     steps, rows = known[0].composition.steps, known[0].operands[0]
     if not all(isinstance(x, Variable) or type(x.value) is int for x in args):
         return None
-    last = Input(len(steps))
+    last = OperandPlaceholder(len(steps))
     given = tuple(item.value if isinstance(item, Literal) else last for item in args)
     return _count((*steps, Operation(_ARITHMETIC[op], given, (), ())), rows)
 
 
 def rows_count(rows: Dynamic) -> Composed:
     """Return the number of rows of a value, as a composition."""
-    return _count((Operation(rows_in, (Input(0),), (), ()),), rows)
+    return _count((Operation(rows_in, (OperandPlaceholder(0),), (), ()),), rows)
 
 
 def _count(steps: tuple[Operation, ...], rows: Dynamic) -> Composed:
@@ -132,7 +132,7 @@ class Frame:
     """
 
     evaluation: Evaluation
-    builder: Builder
+    builder: FunctionBuilder
     name: str
     file: str
     globals: dict[str, Any]
@@ -220,7 +220,7 @@ class Frame:
                 "its variables may have very many types: keep values of one type in one variable",
             )
         target = self.builder.variable(name or op, type_)
-        self.builder.emit(Assign(target, op, args, detail, self.location))
+        self.builder.emit(AssignStatement(target, op, args, detail, self.location))
         count = count_of(op, args, self.evaluation.counts)
         if count is not None:
             self.evaluation.counts[target] = count
@@ -228,12 +228,12 @@ class Frame:
 
     def do(self, op: str, *args: Operand, detail: Any = None) -> None:
         """Emit a primitive for its effect."""
-        self.builder.emit(Assign(None, op, args, detail, self.location))
+        self.builder.emit(AssignStatement(None, op, args, detail, self.location))
 
     def fail(self, exception: type[BaseException], *parts: str | Operand) -> None:
         """Emit the end of the instance with an exception. The path ends: the caller raises
         PathEnds if there is no other."""
-        self.builder.emit(Raise(exception, parts, self.location))
+        self.builder.emit(RaiseStatement(exception, parts, self.location))
 
     def stop(self, exception: type[BaseException], *parts: str | Operand) -> NoReturn:
         """End the instance with an exception on the current path; raises PathEnds."""
@@ -281,7 +281,7 @@ class Frame:
                 return self._static(item)
             case Unbound():
                 self.refuse("a local variable is read that is not assigned on every path")
-            case Choice():
+            case ChoiceValue():
                 self.refuse(
                     "one of several functions or modules would become data of an instance",
                     "keep its number, and index a list of functions or modules by it",
@@ -339,7 +339,7 @@ class Frame:
         register holds it."""
         if value.type == type_:
             return value
-        if isinstance(type_, TensorType | RowsType | Scalar):
+        if isinstance(type_, InstanceTensorType | RowsType | Scalar):
             made = self.assign("cast", type_, value.operand, detail=type_)
             if isinstance(made.operand, Variable) and isinstance(value.operand, Variable):
                 self.evaluation.note_same_length(made.operand, value.operand)
@@ -371,10 +371,12 @@ class Frame:
         return self.assign("expect", type_, given.operand, detail=(type_, what), name="known")
 
 
-def tensor_type(tensor: torch.Tensor) -> TensorType:
+def tensor_type(tensor: torch.Tensor) -> InstanceTensorType:
     """Return the type of a tensor with known dims. Raises KeyError for a dtype that no Program
     carries."""
-    return TensorType(DType.from_torch(tensor.dtype), tuple(int(dim) for dim in tensor.shape))
+    return InstanceTensorType(
+        DType.from_torch(tensor.dtype), tuple(int(dim) for dim in tensor.shape)
+    )
 
 
 MOST_STATEMENTS = 60_000

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from stretto.batching.frontend import library
+from stretto.batching.frontend import python_library
 from stretto.batching.frontend.attributes import attribute
 from stretto.batching.frontend.dispatch import apply, impossible
 from stretto.batching.frontend.frame import Frame
@@ -52,15 +52,15 @@ from stretto.batching.frontend.values import (
     is_static,
     python_of,
 )
-from stretto.batching.frontend.walks import Endless, Known, Mapped, Range, plan_of
+from stretto.batching.frontend.walks import EndlessPlan, KnownPlan, MappedPlan, RangePlan, plan_of
+from stretto.batching.instance_program import Literal, PhaseStatement
 from stretto.batching.markers import concurrent, phase
-from stretto.batching.program import Literal, Phase
 from stretto.batching.types import (
+    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
-    TensorType,
     alternatives,
     union,
 )
@@ -121,7 +121,8 @@ def natively(
     return call_static(frame, function, [python_of(value) for value in args], named)
 
 
-# ---- Functions and classes of Python's library that are evaluated from their source in `library`.
+# ---- Functions and classes of Python's library that are evaluated from their source in
+# `python_library`.
 
 
 def as_argument(frame: Frame, value: Value) -> Value:
@@ -136,7 +137,7 @@ def as_argument(frame: Frame, value: Value) -> Value:
 def from_source(
     frame: Frame, source: Any, args: list[Value], kwargs: dict[str, Value] | None = None
 ) -> Value:
-    """Evaluate a call of a function or class of `library`."""
+    """Evaluate a call of a function or class of `python_library`."""
     named = {name: as_argument(frame, value) for name, value in (kwargs or {}).items()}
     return apply(frame, Static(source), [as_argument(frame, value) for value in args], named)
 
@@ -146,7 +147,7 @@ def _function(function: Any, source: Any, is_iterator: bool) -> Builtin:
         if all_static(args, kwargs):
             found = natively(frame, function, args, kwargs)
             if is_iterator and isinstance(found, Static):
-                return IterableValue(Known([Static(item) for item in found.value]), found_class)
+                return IterableValue(KnownPlan([Static(item) for item in found.value]), found_class)
             return found
         found = from_source(frame, source, args, kwargs)
         return IterableValue(plan_of(frame, found), found_class) if is_iterator else found
@@ -155,12 +156,12 @@ def _function(function: Any, source: Any, is_iterator: bool) -> Builtin:
     return call
 
 
-BUILTINS[functools.reduce] = _function(functools.reduce, library.reduce, False)
+BUILTINS[functools.reduce] = _function(functools.reduce, python_library.reduce, False)
 for _iterator, _source in (
-    (itertools.chain, library.chain),
-    (itertools.chain.from_iterable, library.from_iterable),
-    (itertools.accumulate, library.accumulate),
-    (itertools.pairwise, library.pairwise),
+    (itertools.chain, python_library.chain),
+    (itertools.chain.from_iterable, python_library.from_iterable),
+    (itertools.accumulate, python_library.accumulate),
+    (itertools.pairwise, python_library.pairwise),
 ):
     BUILTINS[_iterator] = _function(_iterator, _source, True)
 
@@ -172,9 +173,9 @@ def _product(frame: Frame, /, *iterables: Value, repeat: Value = ONE) -> Value:
         frame.stop(ValueError, "repeat argument cannot be negative")
     parts = [as_argument(frame, value) for value in iterables] * times
     if not parts:
-        return IterableValue(Known([Static(())]), itertools.product)
+        return IterableValue(KnownPlan([Static(())]), itertools.product)
     return IterableValue(
-        plan_of(frame, from_source(frame, library.product, parts)), itertools.product
+        plan_of(frame, from_source(frame, python_library.product, parts)), itertools.product
     )
 
 
@@ -184,7 +185,7 @@ def _combinations(frame: Frame, /, iterable: Value, r: Value) -> Value:
     if count < 0:
         frame.stop(ValueError, "r must be non-negative")
     pool = BUILTINS[list](frame, [iterable], {})
-    found = from_source(frame, library.combinations, [pool, *([Static(0)] * count)])
+    found = from_source(frame, python_library.combinations, [pool, *([Static(0)] * count)])
     return IterableValue(plan_of(frame, found), itertools.combinations)
 
 
@@ -194,16 +195,16 @@ def _islice(frame: Frame, iterable: Value, first: Value, /, *others: Value) -> V
         frame.refuse(f"itertools.islice with {len(others) + 2} arguments")
     bounds = (first, *others, NONE)[:3] if others else (NONE, first, NONE)
     given = IterableValue(plan_of(frame, iterable), itertools.islice)  # gone through once
-    found = apply(frame, Static(library.islice), [given, *bounds])
+    found = apply(frame, Static(python_library.islice), [given, *bounds])
     return IterableValue(plan_of(frame, found), itertools.islice)
 
 
 @builtin(itertools.repeat)
 def _repeat(frame: Frame, /, object: Value, times: Value | None = None) -> Value:
     if times is None:
-        return IterableValue(Endless(lambda *_: object), itertools.repeat)
-    plan = Range(Static(0), as_int(frame, times), Static(1))
-    return IterableValue(Mapped(plan, lambda *_: object), itertools.repeat)
+        return IterableValue(EndlessPlan(lambda *_: object), itertools.repeat)
+    plan = RangePlan(Static(0), as_int(frame, times), Static(1))
+    return IterableValue(MappedPlan(plan, lambda *_: object), itertools.repeat)
 
 
 def known_int(frame: Frame, value: Value, what: str) -> int:
@@ -233,9 +234,9 @@ def _class(source: type) -> Builtin:
 
 
 for _python, _made in (
-    (collections.deque, library.Deque),
-    (collections.Counter, library.Counter),
-    (set, library.Set),
+    (collections.deque, python_library.Deque),
+    (collections.Counter, python_library.Counter),
+    (set, python_library.Set),
 ):
     BUILTINS[_python] = _class(_made)
 
@@ -252,7 +253,7 @@ def _count(frame: Frame, /, start: Value = ZERO, step: Value = ONE) -> Value:
         scaled = binary(inner, "mul", operator.mul, index, step)
         return binary(inner, "add", operator.add, start, scaled)
 
-    return IterableValue(Endless(number), itertools.count)
+    return IterableValue(EndlessPlan(number), itertools.count)
 
 
 @builtin(collections.defaultdict)
@@ -271,7 +272,9 @@ def _defaultdict(frame: Frame, /, *args: Value, **named: Value) -> Value:
 def _with_factory(factory: Any) -> type:
     held = staticmethod(factory)
     return type(
-        "defaultdict", (library.DefaultDict,), {"factory": held, "__module__": library.__name__}
+        "defaultdict",
+        (python_library.DefaultDict,),
+        {"factory": held, "__module__": python_library.__name__},
     )
 
 
@@ -319,7 +322,7 @@ def _converts(frame: Frame, value: Value, wanted: type) -> Value:
 
 
 def _number(frame: Frame, value: Dynamic, wanted: type) -> Value:
-    if isinstance(value.type, TensorType):
+    if isinstance(value.type, InstanceTensorType):
         return read_number(frame, value, wanted)
     if value.type in NUMBERS:
         return converted(frame, value, wanted)
@@ -514,7 +517,7 @@ def _concurrent(frame: Frame, /, *values: Value) -> Value:
 
 @builtin(phase)
 def _phase(frame: Frame, /) -> Value:
-    frame.builder.emit(Phase(1))  # the pass `phases` numbers them
+    frame.builder.emit(PhaseStatement(1))  # the pass `phases` numbers them
     return NONE
 
 
@@ -561,7 +564,7 @@ def _combined(
     ]
     kind = union(types)
     impossible(frame, kind)
-    if not isinstance(kind, TensorType) or (name == "cat" and kind.shape[:1] != (1,)):
+    if not isinstance(kind, InstanceTensorType) or (name == "cat" and kind.shape[:1] != (1,)):
         frame.refuse(
             f"torch.{name} of a list of {frame.show(kind)}, whose length the instance decides",
             "combine tensors of one shape, whose first size is 1 for torch.cat",
@@ -619,7 +622,7 @@ def _of_numbers(function: Callable[..., Any], dtype: torch.dtype | None) -> Buil
             )
         if kind == Scalar.FLOAT and constant(asked) is None:
             asked = Static(torch.get_default_dtype())
-        source = library.tensor_of_some if constant(asked) is None else library.tensor
+        source = python_library.tensor_of_some if constant(asked) is None else python_library.tensor
         return from_source(frame, source, [value, asked])
 
     return call

@@ -8,12 +8,17 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from stretto.batching.frontend.builder import Draft, PathEnds, finished, pruned, scoped
 from stretto.batching.frontend.dispatch import execute, impossible
 from stretto.batching.frontend.evaluation import RestartRound
 from stretto.batching.frontend.frame import Frame
+from stretto.batching.frontend.function_builder import Draft, PathEnds, finished, pruned, scoped
 from stretto.batching.frontend.joins import leave, merge, over_choices
-from stretto.batching.frontend.sources import Source, owned_names, private_lists, read_once_names
+from stretto.batching.frontend.sources import (
+    FunctionSource,
+    owned_names,
+    private_lists,
+    read_once_names,
+)
 from stretto.batching.frontend.values import (
     NONE,
     Closure,
@@ -27,10 +32,10 @@ from stretto.batching.frontend.values import (
     is_static,
     python_of,
 )
-from stretto.batching.program import Call, Function, Operand, Variable
+from stretto.batching.instance_program import CallStatement, InstanceFunction, Operand, Variable
 from stretto.batching.types import NEVER, TupleType
 from stretto.errors import SourceLocation
-from stretto.frontends.python.source.syntax import loads, stores
+from stretto.frontends.python.source.syntax_trees import loads, stores
 
 
 @lru_cache(4096)
@@ -41,7 +46,7 @@ def _local_names(function: ast.FunctionDef) -> frozenset[str]:
 
 
 def new_frame(
-    frame: Frame, source: Source, bound: dict[str, Value], path: tuple[Hashable, ...]
+    frame: Frame, source: FunctionSource, bound: dict[str, Value], path: tuple[Hashable, ...]
 ) -> Frame:
     arguments = source.node.args
     made = Frame(
@@ -82,7 +87,7 @@ def run_body(inner: Frame, node: ast.FunctionDef) -> None:
 
 
 def bind(
-    frame: Frame, source: Source, args: list[Value], kwargs: dict[str, Value]
+    frame: Frame, source: FunctionSource, args: list[Value], kwargs: dict[str, Value]
 ) -> dict[str, Value]:
     """Return the parameters of a call by name, bound by Python's rules."""
     spec = source.node.args
@@ -136,11 +141,11 @@ def _as_parameter(frame: Frame, value: Value) -> Value:
 # ---- Recursive functions: called, not inlined; specialised for their static arguments.
 
 
-def call_recursive(frame: Frame, source: Source, bound: dict[str, Value]) -> Value:
+def call_recursive(frame: Frame, source: FunctionSource, bound: dict[str, Value]) -> Value:
     return over_choices(frame, [], bound, lambda _, found: _call_with(frame, source, found))
 
 
-def _call_with(frame: Frame, source: Source, bound: dict[str, Value]) -> Value:
+def _call_with(frame: Frame, source: FunctionSource, bound: dict[str, Value]) -> Value:
     evaluation = frame.evaluation
     _widen(frame, source, bound)
     captured = _captured(frame, source)
@@ -157,10 +162,10 @@ def _call_with(frame: Frame, source: Source, bound: dict[str, Value]) -> Value:
     result = evaluation.results.get(key, NEVER)
     operands: tuple[Operand, ...] = tuple(part.operand for part in parts)
     if result == NEVER:
-        frame.builder.emit(Call(None, made.number, operands, frame.location))
+        frame.builder.emit(CallStatement(None, made.number, operands, frame.location))
         impossible(frame, result)
     target = frame.builder.variable(source.node.name.strip("_<>") or "result", result)
-    frame.builder.emit(Call(target, made.number, operands, frame.location))
+    frame.builder.emit(CallStatement(target, made.number, operands, frame.location))
     found = Dynamic(target, result)
     if isinstance(result, TupleType):
         return _unpacked(frame, found, result)
@@ -176,7 +181,7 @@ def _unpacked(frame: Frame, value: Dynamic, type_: TupleType) -> Value:
     return TupleValue(tuple(items))
 
 
-def _widen(frame: Frame, source: Source, bound: dict[str, Value]) -> None:
+def _widen(frame: Frame, source: FunctionSource, bound: dict[str, Value]) -> None:
     """Make a static scalar data if it differs between nested calls of one function, such as a
     depth. Raises Again when that is found."""
     evaluation = frame.evaluation
@@ -191,7 +196,7 @@ def _widen(frame: Frame, source: Source, bound: dict[str, Value]) -> None:
             bound[name] = frame.dynamic(value)
 
 
-def _differs(frame: Frame, source: Source, name: str, value: Value) -> bool:
+def _differs(frame: Frame, source: FunctionSource, name: str, value: Value) -> bool:
     assert isinstance(value, Static)
     caller: Frame | None = frame
     while caller is not None:
@@ -205,7 +210,7 @@ def _differs(frame: Frame, source: Source, name: str, value: Value) -> bool:
     return False
 
 
-def _captured(frame: Frame, source: Source) -> dict[str, Value]:
+def _captured(frame: Frame, source: FunctionSource) -> dict[str, Value]:
     """Return the values that a nested function reads from its enclosing scopes."""
     if source.outer is None:
         return {}
@@ -264,7 +269,7 @@ def _key_part(frame: Frame, value: Value, parts: list[Dynamic]) -> Hashable:
 
 def _evaluate_outlined(
     frame: Frame,
-    source: Source,
+    source: FunctionSource,
     made: Any,
     bound: dict[str, Value],
     captured: dict[str, Value],
@@ -286,13 +291,13 @@ def _evaluate_outlined(
     draft: Draft = []
     with made.builder.into(draft):
         run_body(inner, source.node)
-    function: Function = made.function
+    function: InstanceFunction = made.function
     function.parameters = tuple(parameters)
     function.body = pruned(finished(draft))
     function.result = frame.evaluation.results.get(made.key, NEVER)
 
 
-def _around(inner: Frame, source: Source, around: dict[str, Value]) -> Frame:
+def _around(inner: Frame, source: FunctionSource, around: dict[str, Value]) -> Frame:
     """Return the enclosing scope of an outlined nested function, in which captured values are
     parameters."""
     assert source.outer is not None
@@ -346,7 +351,7 @@ MOST_INLINED = 60
 
 
 def call_function(
-    frame: Frame, source: Source, args: list[Value], kwargs: dict[str, Value]
+    frame: Frame, source: FunctionSource, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
     """Return the value of a call of a user function: inlined, or called if it is recursive."""
     bound = bind(frame, source, args, kwargs)
@@ -368,7 +373,7 @@ def call_function(
     return _inline(frame, source, bound)
 
 
-def _inline(frame: Frame, source: Source, bound: dict[str, Value]) -> Value:
+def _inline(frame: Frame, source: FunctionSource, bound: dict[str, Value]) -> Value:
     inner = new_frame(frame, source, bound, (*frame.path, frame.site()))
     label = inner.return_label = frame.builder.label()
     draft: Draft = []

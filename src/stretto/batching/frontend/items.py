@@ -35,7 +35,7 @@ from stretto.batching.frontend.truth import (
     sliced,
 )
 from stretto.batching.frontend.values import (
-    Choice,
+    ChoiceValue,
     Composed,
     Dynamic,
     Native,
@@ -50,15 +50,15 @@ from stretto.batching.frontend.values import (
     python_of,
     scalar_type,
 )
-from stretto.batching.program import Literal
+from stretto.batching.instance_program import Literal
 from stretto.batching.types import (
     NEVER,
     DictType,
+    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
-    TensorType,
     TupleType,
     UnionType,
     alternatives,
@@ -101,7 +101,7 @@ def at_position(frame: Frame, items: Sequence[Value], position: Value, kind: str
     )
     if all(map(is_data, items)):
         return choose(frame, list(enumerate(items)), frame.dynamic(found), IndexError, _itself)
-    return Choice(tuple(enumerate(items)), frame.dynamic(found), NEVER)
+    return ChoiceValue(tuple(enumerate(items)), frame.dynamic(found), NEVER)
 
 
 def _itself(value: Value) -> Value:
@@ -199,7 +199,7 @@ def by_equality(
 
 def subscript(frame: Frame, value: Value, index: Value) -> Value:
     """Return value[index]."""
-    if isinstance(value, Choice):
+    if isinstance(value, ChoiceValue):
         return chosen(frame, value, lambda option: subscript(frame, option, index))
     if (
         isinstance(index, Static)
@@ -207,7 +207,7 @@ def subscript(frame: Frame, value: Value, index: Value) -> Value:
         and not isinstance(value, Static)
     ):
         index = SliceValue(*map(Static, (index.value.start, index.value.stop, index.value.step)))
-    if isinstance(index, Choice):
+    if isinstance(index, ChoiceValue):
         return chosen(frame, index, lambda option: subscript(frame, value, option))
     if isinstance(value, TupleValue):
         return _item_of_known(frame, value, index)
@@ -300,7 +300,7 @@ def _item(frame: Frame, value: Dynamic, index: Value) -> Value:
             return _record_item(frame, value, kind, index)
         case Scalar.STR:
             return _part_of_string(frame, value, index)
-        case TensorType(_, shape):
+        case InstanceTensorType(_, shape):
             _check_positions(frame, shape, known_items(frame, index) or (index,))
             return getitem(frame, value, index)
         case _:
@@ -362,7 +362,7 @@ def _is_long(value: Value) -> bool:
     return any(
         isinstance(kind, RowsType) or elements(kind) != 1
         for kind in kinds
-        if isinstance(kind, TensorType | RowsType)
+        if isinstance(kind, InstanceTensorType | RowsType)
     )
 
 

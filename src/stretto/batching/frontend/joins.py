@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from stretto.batching.frontend.builder import Draft, Gap, PathEnds
 from stretto.batching.frontend.dispatch import impossible
 from stretto.batching.frontend.frame import Exit, Frame
-from stretto.batching.frontend.library import MODULE
+from stretto.batching.frontend.function_builder import Draft, Gap, PathEnds
+from stretto.batching.frontend.python_library import MODULE
 from stretto.batching.frontend.values import (
-    Choice,
+    ChoiceValue,
     Closure,
     Composed,
     Dynamic,
@@ -29,15 +29,23 @@ from stretto.batching.frontend.values import (
     is_data,
     same,
 )
-from stretto.batching.program import Assign, If, Leave, Literal, Operand, Return, Variable
+from stretto.batching.instance_program import (
+    AssignStatement,
+    IfStatement,
+    LeaveStatement,
+    Literal,
+    Operand,
+    ReturnStatement,
+    Variable,
+)
 from stretto.batching.types import (
     NEVER,
     DictType,
+    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
-    TensorType,
     TupleType,
     Type,
     alternatives,
@@ -66,7 +74,7 @@ def numbered(
 ) -> tuple[Operand, Dynamic | None, Type]:
     """Return the number of a value among some options, its data or None, and the type of the data
     where that is chosen. New options are added to `options`."""
-    if not isinstance(value, Choice):
+    if not isinstance(value, ChoiceValue):
         if not is_data(value):
             return Literal(_position(options, value)), None, NEVER
         made = frame.dynamic(value)
@@ -78,11 +86,11 @@ def numbered(
     index = value.index.operand
     if any(mine != theirs for mine, theirs in numbers):
         renumbered = frame.builder.variable("choice", Scalar.INT)
-        frame.builder.emit(Assign(renumbered, "copy", (index,)))
+        frame.builder.emit(AssignStatement(renumbered, "copy", (index,)))
         for mine, theirs in numbers:
             test = frame.assign("eq", Scalar.BOOL, index, Literal(mine))
-            then = (Assign(renumbered, "copy", (Literal(theirs),)),)
-            frame.builder.emit(If(test.operand, then, ()))
+            then = (AssignStatement(renumbered, "copy", (Literal(theirs),)),)
+            frame.builder.emit(IfStatement(test.operand, then, ()))
         index = renumbered
     data = next((option for number, option in value.options if number == DATA), None)
     assert data is None or isinstance(data, Dynamic)
@@ -105,15 +113,19 @@ def default_data(held: Type) -> tuple[Literal, Type]:
     return Literal(None), union((held, Scalar.NONE))
 
 
-def choice_of(index: Variable, options: list[Value], data: Variable | None, known: Type) -> Choice:
+def choice_of(
+    index: Variable, options: list[Value], data: Variable | None, known: Type
+) -> ChoiceValue:
     """Return a choice whose number and data are in variables."""
     found = list(enumerate(options))
     if data is not None:
         found.append((DATA, Dynamic(data, data.type)))
-    return Choice(tuple(found), Dynamic(index, Scalar.INT), known)
+    return ChoiceValue(tuple(found), Dynamic(index, Scalar.INT), known)
 
 
-def join_choices(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value], name: str) -> Choice:
+def join_choices(
+    frame: Frame, gaps: Sequence[Gap], values: Sequence[Value], name: str
+) -> ChoiceValue:
     """Return the join of several values, some of which are no data."""
     index = frame.builder.variable(f"{name}_choice", Scalar.INT)
     data = frame.builder.variable(name, NEVER)
@@ -123,11 +135,11 @@ def join_choices(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value], nam
     for gap, value in zip(gaps, values, strict=True):
         with frame.builder.into(gap.statements):
             number, held, type_ = numbered(frame, value, options)
-            frame.builder.emit(Assign(index, "copy", (number,)))
+            frame.builder.emit(AssignStatement(index, "copy", (number,)))
             if held is None:
                 without.append(gap)
                 continue
-            frame.builder.emit(Assign(data, "copy", (held.operand,)))
+            frame.builder.emit(AssignStatement(data, "copy", (held.operand,)))
             known = union((known, type_))
             data.type = union((data.type, held.type))
     if known == NEVER:
@@ -135,7 +147,7 @@ def join_choices(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value], nam
     if without:
         default, data.type = default_data(data.type)
         for gap in without:
-            gap.statements.append(Assign(data, "copy", (default,)))
+            gap.statements.append(AssignStatement(data, "copy", (default,)))
     frame.evaluation.settle(data.type)
     return choice_of(index, options, data, known)
 
@@ -178,7 +190,7 @@ def join(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value], name: str) 
         with frame.builder.into(draft):
             made = frame.dynamic(value)
             target.type = union((target.type, made.type))
-            frame.builder.emit(Assign(target, "copy", (made.operand,)))
+            frame.builder.emit(AssignStatement(target, "copy", (made.operand,)))
     frame.evaluation.settle(target.type)
     return Dynamic(target, target.type)
 
@@ -232,7 +244,7 @@ def branch(
             except PathEnds:
                 pass
     frame.locals = before
-    frame.builder.pend(lambda then, orelse: (If(condition, then, orelse),), *drafts)
+    frame.builder.pend(lambda then, orelse: (IfStatement(condition, then, orelse),), *drafts)
     return merge(frame, exits)
 
 
@@ -240,13 +252,13 @@ def leave(frame: Frame, value: Value) -> None:
     """End a function with a value."""
     if frame.return_label is None:
         made = frame.dynamic(value)
-        frame.builder.emit(Return(made.operand))
+        frame.builder.emit(ReturnStatement(made.operand))
         frame.returned(made.type)
     else:
         # A function that is returned still reads the variables of this frame.
         kept = {} if is_data(value) else frame.locals
         frame.returns.append(Exit(frame.builder.gap(), kept, value))
-        frame.builder.emit(Leave(frame.return_label))
+        frame.builder.emit(LeaveStatement(frame.return_label))
     raise PathEnds
 
 
@@ -345,7 +357,7 @@ def python_class(frame: Frame, kind: Type) -> type:
             return tuple
         case DictType():
             return dict
-        case TensorType() | RowsType():
+        case InstanceTensorType() | RowsType():
             return torch.Tensor
         case _:
             raise TypeError(kind)
@@ -407,14 +419,14 @@ def has_type(frame: Frame, value: Value, types: tuple[Type, ...]) -> Value:
 
 def chosen(frame: Frame, value: Value, use: Callable[[Value], Value]) -> Value:
     """Return the result of `use` for a value; evaluated for each option of a choice."""
-    if not isinstance(value, Choice):
+    if not isinstance(value, ChoiceValue):
         return use(value)
     return _chosen(frame, value, value.options, use)
 
 
 def _chosen(
     frame: Frame,
-    value: Choice,
+    value: ChoiceValue,
     options: Sequence[tuple[int, Value]],
     use: Callable[[Value], Value],
 ) -> Value:
@@ -446,12 +458,12 @@ FEW = 16
 within branches must not become too deep."""
 
 
-def option_of(frame: Frame, value: Choice, option: Value) -> Value:
+def option_of(frame: Frame, value: ChoiceValue, option: Value) -> Value:
     """Return an option, with its known type, where it is chosen."""
     return frame.cast(option, value.known) if isinstance(option, Dynamic) else option
 
 
-def bound(frame: Frame, value: Choice, fails: Callable[[], None]) -> Value:
+def bound(frame: Frame, value: ChoiceValue, fails: Callable[[], None]) -> Value:
     """Return a choice without its `Unbound` option; `fails` ends the paths on which that is
     chosen."""
     missing = [number for number, option in value.options if isinstance(option, Unbound)]
@@ -462,7 +474,7 @@ def bound(frame: Frame, value: Choice, fails: Callable[[], None]) -> Value:
     rest = tuple(pair for pair in value.options if not isinstance(pair[1], Unbound))
     if len(rest) == 1:
         return option_of(frame, value, rest[0][1])
-    return Choice(rest, value.index, value.known)
+    return ChoiceValue(rest, value.index, value.known)
 
 
 def over_choices(
@@ -473,7 +485,7 @@ def over_choices(
 ) -> Value:
     """Return the result of `use` for arguments none of which is a choice, evaluated for all
     options."""
-    several = next((v for v in (*args, *kwargs.values()) if isinstance(v, Choice)), None)
+    several = next((v for v in (*args, *kwargs.values()) if isinstance(v, ChoiceValue)), None)
     if several is None:
         return use(args, kwargs)
 

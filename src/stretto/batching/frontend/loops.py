@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from stretto.batching.frontend.builder import Draft, Gap, PathEnds, copies, scoped
 from stretto.batching.frontend.frame import Exit, Frame, LoopExits
+from stretto.batching.frontend.function_builder import Draft, Gap, PathEnds, copies, scoped
 from stretto.batching.frontend.joins import (
     DATA,
     as_list,
@@ -23,7 +23,7 @@ from stretto.batching.frontend.joins import (
     numbered,
 )
 from stretto.batching.frontend.values import (
-    Choice,
+    ChoiceValue,
     Dynamic,
     Static,
     TupleValue,
@@ -32,7 +32,15 @@ from stretto.batching.frontend.values import (
     is_data,
     same,
 )
-from stretto.batching.program import Assign, Break, If, Leave, Loop, Operand, Variable
+from stretto.batching.instance_program import (
+    AssignStatement,
+    BreakStatement,
+    IfStatement,
+    LeaveStatement,
+    LoopStatement,
+    Operand,
+    Variable,
+)
 from stretto.batching.types import NEVER, Scalar, TupleType, Type, alternatives, union
 
 # ---- Loop-carried variables, with a type for all iterations.
@@ -85,7 +93,7 @@ class Attempt:
                 value = as_list(self._frame, value, self._site(key))
             made = self._frame.dynamic(value)
             target = self._variable(name, union((made.type, self._type(key))))
-            self._frame.builder.emit(Assign(target, "copy", (made.operand,)))
+            self._frame.builder.emit(AssignStatement(target, "copy", (made.operand,)))
         return Dynamic(target, target.type)
 
     def _site(self, key: _Key) -> Hashable:
@@ -98,20 +106,20 @@ class Attempt:
         self._frame.evaluation.settle(type_)
         return self._frame.builder.variable(name, type_)
 
-    def _choice(self, value: Value, name: str, key: _Key) -> Choice:
+    def _choice(self, value: Value, name: str, key: _Key) -> ChoiceValue:
         options = self._known.options[key]
         known = self._type(key)
         with self._frame.builder.into(self._entry.statements):
             number, made, type_ = numbered(self._frame, value, options)
             known = union((known, type_))
             index = self._frame.builder.variable(f"{name}_choice", Scalar.INT)
-            self._frame.builder.emit(Assign(index, "copy", (number,)))
+            self._frame.builder.emit(AssignStatement(index, "copy", (number,)))
             if known == NEVER:
                 return choice_of(index, options, None, NEVER)
             default, held = default_data(known)
             data = self._variable(name, held)
             source = default if made is None else made.operand
-            self._frame.builder.emit(Assign(data, "copy", (source,)))
+            self._frame.builder.emit(AssignStatement(data, "copy", (source,)))
         return choice_of(index, options, data, known)
 
     def closes(self, heads: dict[str, Value], ends: list[Exit], names: frozenset[str]) -> bool:
@@ -135,7 +143,7 @@ class Attempt:
         pairs: list[tuple[Variable, Operand]],
     ) -> bool:
         key = (name, path)
-        if isinstance(head, Choice) and key in self._known.options:
+        if isinstance(head, ChoiceValue) and key in self._known.options:
             return self._close_choice(head, value, key, gap, pairs)
         if not isinstance(head, Dynamic | TupleValue):
             if same(head, value):
@@ -188,7 +196,7 @@ class Attempt:
 
     def _close_choice(
         self,
-        head: Choice,
+        head: ChoiceValue,
         value: Value,
         key: _Key,
         gap: Gap,
@@ -292,7 +300,7 @@ def _iterations(
             if there is not True:
                 with frame.builder.into([]) as missing:
                     ends.append(Exit(frame.builder.gap(), dict(frame.locals)))
-                    frame.builder.emit(Leave(done))
+                    frame.builder.emit(LeaveStatement(done))
                 frame.builder.pend(if_not(there), missing)
             _iteration(frame, plan, step, exits, index)
         ends.append(Exit(frame.builder.gap(), frame.locals))
@@ -302,8 +310,8 @@ def _iterations(
     frame.builder.pend(lambda body: scoped(done, body), outer)
 
 
-def if_not(condition: Operand) -> Callable[..., tuple[If, ...]]:
-    return lambda body: (If(condition, (), body),)
+def if_not(condition: Operand) -> Callable[..., tuple[IfStatement, ...]]:
+    return lambda body: (IfStatement(condition, (), body),)
 
 
 def _iteration(
@@ -360,7 +368,7 @@ def dynamic_loop(
     else:
         frame.refuse("the types of the variables of this loop keep growing")
     if orelse is nothing or not normal:
-        frame.builder.pend(lambda inner: (Loop(inner),), draft)
+        frame.builder.pend(lambda inner: (LoopStatement(inner),), draft)
         merge(frame, [*normal, *exits.breaks])
         return
     _with_orelse(frame, draft, normal, exits, orelse)
@@ -388,7 +396,7 @@ def _with_orelse(
     assert label is not None
     outer: Draft = []
     with frame.builder.into(outer):
-        frame.builder.pend(lambda inner: (Loop(inner),), draft)
+        frame.builder.pend(lambda inner: (LoopStatement(inner),), draft)
         merge(frame, normal)
         try:
             orelse()
@@ -412,7 +420,7 @@ def _evaluate_body(
         if condition is not True:
             with frame.builder.into([]) as leaving:
                 normal.append(Exit(frame.builder.gap(), dict(frame.locals)))
-                frame.builder.emit(Break())
+                frame.builder.emit(BreakStatement())
             if condition is False:
                 frame.builder.pend(lambda inner: inner, leaving)
                 raise PathEnds

@@ -28,14 +28,21 @@ from stretto.batching.frontend.values import (
     Value,
     constant,
 )
-from stretto.batching.frontend.walks import Items, Known, Mapped, extend, iterate, plan_of
+from stretto.batching.frontend.walks import (
+    ItemsPlan,
+    KnownPlan,
+    MappedPlan,
+    extend,
+    iterate,
+    plan_of,
+)
 from stretto.batching.types import (
     DictType,
+    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
-    TensorType,
     union,
 )
 from stretto.call.eager import RequiresGrad
@@ -63,8 +70,8 @@ def dict_method(frame: Frame, name: str, owner: Dynamic, args: list[Value]) -> V
             cell = frame.evaluation.cell(frame.site(name))
             frame.evaluation.grow(cell, kind.key if name == "keys" else type_)
 
-            def view(inner: Frame) -> Items:
-                return Items(inner.assign(name, ListType(cell), owner.operand))
+            def view(inner: Frame) -> ItemsPlan:
+                return ItemsPlan(inner.assign(name, ListType(cell), owner.operand))
 
             return IterableValue(view, _VIEWS[name])
         case "items":
@@ -97,8 +104,8 @@ def _dict_items(frame: Frame, owner: Dynamic, kind: DictType) -> Value:
         value = inner.assign("lookup", type_, owner.operand, inner.operand(key))
         return TupleValue((key, value))
 
-    def view(inner: Frame) -> Mapped:
-        return Mapped(Items(inner.assign("keys", ListType(cell), owner.operand)), pair)
+    def view(inner: Frame) -> MappedPlan:
+        return MappedPlan(ItemsPlan(inner.assign("keys", ListType(cell), owner.operand)), pair)
 
     return IterableValue(view, _VIEWS["items"])
 
@@ -129,12 +136,12 @@ def fixed_dict_method(
                 return value(key)
             return default
         case "keys":
-            return IterableValue(Known(list(map(Static, info.fields))), _VIEWS[name])
+            return IterableValue(KnownPlan(list(map(Static, info.fields))), _VIEWS[name])
         case "values":
-            return IterableValue(Known([value(field) for field in info.fields]), _VIEWS[name])
+            return IterableValue(KnownPlan([value(field) for field in info.fields]), _VIEWS[name])
         case "items":
             pairs = [TupleValue((Static(field), value(field))) for field in info.fields]
-            return IterableValue(Known(pairs), _VIEWS[name])
+            return IterableValue(KnownPlan(pairs), _VIEWS[name])
         case _:
             return frame.refuse(f"the method {name} of a dict with fixed keys is not supported")
 
@@ -254,7 +261,7 @@ def tensor_method(
     frame: Frame, name: str, owner: Dynamic, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
     kind = owner.type
-    assert isinstance(kind, TensorType)
+    assert isinstance(kind, InstanceTensorType)
     if _is_harmless(name):
         return owner
     match name:
@@ -295,7 +302,7 @@ def composed_method(
     return call_torch(frame, getattr(torch.Tensor, name), [owner, *args], kwargs)
 
 
-def _tolist(frame: Frame, owner: Dynamic, kind: TensorType) -> Value:
+def _tolist(frame: Frame, owner: Dynamic, kind: InstanceTensorType) -> Value:
     """Return the numbers of a small vector, each read separately."""
     shape = list(kind.shape)
     if not shape:
@@ -337,7 +344,7 @@ def rows_method(
 
 def _item_of(frame: Frame, value: Value) -> Value:
     given = frame.dynamic(value)
-    if isinstance(given.type, TensorType) and given.type.shape:
+    if isinstance(given.type, InstanceTensorType) and given.type.shape:
         frame.refuse("tolist() is supported for tensors of one dim only")
     return read_number(frame, given, object)
 
@@ -372,7 +379,7 @@ def call_method(
             return dict_method(frame, name, owner, args)
         case Dynamic(_, RecordType() as kind):
             return fixed_dict_method(frame, name, owner, kind, args)
-        case Dynamic(_, TensorType()):
+        case Dynamic(_, InstanceTensorType()):
             return tensor_method(frame, name, owner, args, kwargs)
         case Dynamic(_, RowsType()):
             return rows_method(frame, name, owner, args, kwargs)

@@ -24,11 +24,11 @@ from stretto.batching.frontend.values import scalar_type
 from stretto.batching.types import (
     NEVER,
     DictType,
+    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
-    TensorType,
     TupleType,
     Type,
     alternatives,
@@ -102,7 +102,7 @@ class Observer:
         """Return the union of types, where tensors that differ only in their first dim become
         rows."""
         kinds = set(alternatives(known)) | set(alternatives(new))
-        tensors = [kind for kind in kinds if isinstance(kind, TensorType | RowsType)]
+        tensors = [kind for kind in kinds if isinstance(kind, InstanceTensorType | RowsType)]
         if len(tensors) > 1:
             rows = {_row(kind) for kind in tensors}
             if len(rows) == 1 and None not in rows:
@@ -272,10 +272,10 @@ def _depth(place: Hashable) -> int:
     return depth
 
 
-def _row(kind: TensorType | RowsType) -> TensorType | None:
+def _row(kind: InstanceTensorType | RowsType) -> InstanceTensorType | None:
     if isinstance(kind, RowsType):
         return kind.row
-    return TensorType(kind.dtype, kind.shape[1:]) if kind.shape else None
+    return InstanceTensorType(kind.dtype, kind.shape[1:]) if kind.shape else None
 
 
 def _member_fields(member: enum.Enum) -> dict[str, Any] | None:

@@ -28,7 +28,7 @@ from stretto.batching.frontend.tensor_results import (
     is_tensor_like,
 )
 from stretto.batching.frontend.values import (
-    Choice,
+    ChoiceValue,
     Dynamic,
     Static,
     TupleValue,
@@ -38,7 +38,7 @@ from stretto.batching.frontend.values import (
     python_of,
     scalar_type,
 )
-from stretto.batching.program import Literal
+from stretto.batching.instance_program import Literal
 from stretto.batching.types import ListType, Scalar, Type, union
 
 _INT_ONLY = frozenset(("and", "or", "xor", "lshift", "rshift"))
@@ -49,9 +49,9 @@ def binary(
 ) -> Value:
     """Return left <op> right. name: of the primitive and of the special method; function: the
     operator for static values and tensors."""
-    if isinstance(left, Choice):
+    if isinstance(left, ChoiceValue):
         return chosen(frame, left, lambda one: binary(frame, name, function, one, right))
-    if isinstance(right, Choice):
+    if isinstance(right, ChoiceValue):
         return chosen(frame, right, lambda one: binary(frame, name, function, left, one))
     if is_perhaps_tensor(left):
         return each_type(frame, left, lambda one: binary(frame, name, function, one, right))

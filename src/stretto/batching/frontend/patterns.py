@@ -10,16 +10,16 @@ from collections.abc import Callable
 from typing import Any
 
 from stretto.batching.frontend.attributes import attribute
-from stretto.batching.frontend.builder import Draft, PathEnds, scoped
 from stretto.batching.frontend.comparisons import compare, equal
 from stretto.batching.frontend.dispatch import at, evaluate, execute, executes
 from stretto.batching.frontend.frame import Exit, Frame
+from stretto.batching.frontend.function_builder import Draft, PathEnds, scoped
 from stretto.batching.frontend.functions import BUILTINS
 from stretto.batching.frontend.items import subscript
 from stretto.batching.frontend.joins import has_type, is_instance, merge, unpacked
 from stretto.batching.frontend.truth import truth
 from stretto.batching.frontend.values import (
-    Choice,
+    ChoiceValue,
     Dynamic,
     SliceValue,
     Static,
@@ -29,7 +29,7 @@ from stretto.batching.frontend.values import (
     python_of,
 )
 from stretto.batching.frontend.walks import listed
-from stretto.batching.program import If, Leave, Operand
+from stretto.batching.instance_program import IfStatement, LeaveStatement, Operand
 from stretto.batching.types import (
     ListType,
     RecordType,
@@ -44,7 +44,7 @@ from stretto.batching.types import (
 @executes(ast.Match)
 def _match(frame: Frame, node: ast.Match) -> None:
     subject = evaluate(frame, node.subject)
-    if isinstance(subject, Choice):
+    if isinstance(subject, ChoiceValue):
         frame.refuse("match of one of several functions or modules", "compare them with `is`")
     name = node.subject.id if isinstance(node.subject, ast.Name) else None
     end = frame.builder.label()
@@ -100,7 +100,7 @@ class _Case:
             self.require(truth(frame, evaluate(frame, self.case.guard)))
         execute(frame, self.case.body)
         self.ends.append(Exit(frame.builder.gap(), frame.locals))
-        frame.builder.emit(Leave(self.end))
+        frame.builder.emit(LeaveStatement(self.end))
 
     def _rest(self, subject: Value) -> Value:
         """Return the subject with the types that remain after a case that only tests a class."""
@@ -125,7 +125,7 @@ class _Case:
         missing: Draft = []
         with frame.builder.into(missing):
             self.misses.append(Exit(frame.builder.gap(), {}))
-            frame.builder.emit(Leave(self.label))
+            frame.builder.emit(LeaveStatement(self.label))
         if condition is False:
             frame.builder.pend(lambda body: body, missing)
             raise PathEnds
@@ -275,7 +275,7 @@ class _Case:
             try:
                 self.fit(pattern, subject)
                 self.ends.append(Exit(frame.builder.gap(), frame.locals))
-                frame.builder.emit(Leave(self.end))
+                frame.builder.emit(LeaveStatement(self.end))
             except PathEnds:
                 pass
         label = self.label
@@ -285,8 +285,8 @@ class _Case:
         merge(frame, self.misses)
 
 
-def _unless(condition: Operand) -> Callable[..., tuple[If, ...]]:
-    return lambda body: (If(condition, (), body),)
+def _unless(condition: Operand) -> Callable[..., tuple[IfStatement, ...]]:
+    return lambda body: (IfStatement(condition, (), body),)
 
 
 def _fits_all(pattern: ast.pattern) -> bool:

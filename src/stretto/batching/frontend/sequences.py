@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from stretto.batching.frontend import library
+from stretto.batching.frontend import python_library
 from stretto.batching.frontend.attributes import attribute, new_dict, read_field
 from stretto.batching.frontend.comparisons import all_of, any_of, compare, negated
 from stretto.batching.frontend.dispatch import apply
@@ -38,27 +38,27 @@ from stretto.batching.frontend.values import (
     constant,
 )
 from stretto.batching.frontend.walks import (
-    Enumerated,
-    Items,
-    Known,
-    Mapped,
-    Plan,
-    Range,
-    Reversed,
-    Zipped,
+    EnumeratedPlan,
+    ItemsPlan,
+    IterationPlan,
+    KnownPlan,
+    MappedPlan,
+    RangePlan,
+    ReversedPlan,
+    ZippedPlan,
     folded,
     iterate,
     members,
     plan_of,
 )
-from stretto.batching.program import Operand
+from stretto.batching.instance_program import Operand
 from stretto.batching.types import (
     DictType,
+    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
-    TensorType,
     TupleType,
     alternatives,
     union,
@@ -82,14 +82,14 @@ def _length_of_view(frame: Frame, value: IterableValue) -> Value:
     if not hasattr(value.python, "__len__"):
         shown = getattr(value.python, "__name__", "iterator")
         frame.stop(TypeError, f"object of type '{shown}' has no len()")
-    while isinstance(plan, Mapped):
+    while isinstance(plan, MappedPlan):
         plan = plan.inner
     if plan.known is not None:
         return Static(len(plan.known))
-    if isinstance(plan, Range):
+    if isinstance(plan, RangePlan):
         plan.begin(frame)
         return plan.trips
-    assert isinstance(plan, Items)
+    assert isinstance(plan, ItemsPlan)
     return frame.assign("len", Scalar.INT, plan.source.operand)
 
 
@@ -97,7 +97,7 @@ def _length(frame: Frame, value: Dynamic) -> Value:
     match value.type:
         case TupleType(items):
             return Static(len(items))
-        case TensorType(_, shape) if shape:
+        case InstanceTensorType(_, shape) if shape:
             return Static(shape[0])
         case RecordType() as kind:
             info = frame.evaluation.info(kind)
@@ -121,13 +121,13 @@ def _range(frame: Frame, first: Value, /, *others: Value) -> Value:
         frame.refuse(f"range is called with {len(others) + 1} arguments")
     parts = [as_int(frame, value) for value in (first, *others)]
     start, stop, step = (*parts, Static(1))[:3] if others else (Static(0), *parts, Static(1))
-    return IterableValue(Range(start, stop, step), range)
+    return IterableValue(RangePlan(start, stop, step), range)
 
 
 @builtin(enumerate)
 def _enumerate(frame: Frame, /, iterable: Value, start: Value = ZERO) -> Value:
     first = as_int(frame, start)
-    return IterableValue(Enumerated(plan_of(frame, iterable), first), enumerate)
+    return IterableValue(EnumeratedPlan(plan_of(frame, iterable), first), enumerate)
 
 
 @builtin(zip)
@@ -141,11 +141,11 @@ def _zip(frame: Frame, /, *sources: Value, strict: Value = FALSE) -> Value:
             return _strict_zip(frame, plans)
         if len({len(plan.known or ()) for plan in plans}) > 1:
             frame.stop(ValueError, "zip() arguments have different lengths")
-    return IterableValue(Zipped(plans), zip)
+    return IterableValue(ZippedPlan(plans), zip)
 
 
-def _strict_zip(frame: Frame, plans: list[Plan]) -> Value:
-    sources = [plan.source for plan in plans if isinstance(plan, Items)]
+def _strict_zip(frame: Frame, plans: list[IterationPlan]) -> Value:
+    sources = [plan.source for plan in plans if isinstance(plan, ItemsPlan)]
     if len(sources) < len(plans):
         frame.refuse("zip(strict=True) is supported for lists only")
     lengths = [frame.assign("len", Scalar.INT, item.operand) for item in sources]
@@ -153,7 +153,7 @@ def _strict_zip(frame: Frame, plans: list[Plan]) -> Value:
         wrong = frame.assign("ne", Scalar.BOOL, lengths[0].operand, length.operand)
         message = "zip() arguments have different lengths"
         stop_where(frame, wrong.operand, ValueError, message)
-    return IterableValue(Zipped(plans), zip)
+    return IterableValue(ZippedPlan(plans), zip)
 
 
 @builtin(reversed)
@@ -163,13 +163,13 @@ def _reversed(frame: Frame, sequence: Value, /) -> Value:
         frame.stop(TypeError, f"'{shown}' object is not reversible")
     plan = plan_of(frame, sequence)
     if plan.known is not None:
-        return IterableValue(Known(plan.known[::-1]), None)
-    if isinstance(plan, Items):
+        return IterableValue(KnownPlan(plan.known[::-1]), None)
+    if isinstance(plan, ItemsPlan):
         length = frame.assign("len", Scalar.INT, plan.source.operand)
-        return IterableValue(Reversed(plan, length), None)
-    if isinstance(plan, Range):
+        return IterableValue(ReversedPlan(plan, length), None)
+    if isinstance(plan, RangePlan):
         plan.begin(frame)
-        return IterableValue(Reversed(plan, plan.trips), None)
+        return IterableValue(ReversedPlan(plan, plan.trips), None)
     return frame.refuse("reversed() of this value is not supported", "make a list of it")
 
 
@@ -177,13 +177,13 @@ def _reversed(frame: Frame, sequence: Value, /) -> Value:
 def _map(frame: Frame, function: Value, first: Value, /, *others: Value) -> Value:
     plans = [plan_of(frame, value) for value in (first, *others)]
     if len(plans) == 1:
-        return IterableValue(Mapped(plans[0], lambda f, item: apply(f, function, [item])), map)
+        return IterableValue(MappedPlan(plans[0], lambda f, item: apply(f, function, [item])), map)
 
     def spread(inner: Frame, item: Value) -> Value:
         assert isinstance(item, TupleValue)
         return apply(inner, function, item.items)
 
-    return IterableValue(Mapped(Zipped(plans), spread), map)
+    return IterableValue(MappedPlan(ZippedPlan(plans), spread), map)
 
 
 _EMPTY = Static(())
@@ -268,7 +268,7 @@ def _filter(frame: Frame, function: Value, source: Value, /) -> Value:
             branch(frame, condition, (lambda: append(frame, made, item), lambda: None))
 
     iterate(frame, plan_of(frame, source), keep)
-    return IterableValue(Items(made), filter)
+    return IterableValue(ItemsPlan(made), filter)
 
 
 @builtin(iter)
@@ -325,7 +325,9 @@ def _empty(frame: Frame, name: str, kwargs: dict[str, Value]) -> Value:
     raise AssertionError("min and max of nothing raise ValueError")
 
 
-def _extreme_of_list(frame: Frame, name: str, plan: Plan, kwargs: dict[str, Value]) -> Value:
+def _extreme_of_list(
+    frame: Frame, name: str, plan: IterationPlan, kwargs: dict[str, Value]
+) -> Value:
     found = folded(frame, plan, None, lambda best, item: smallest(frame, name, [best, item]))
 
     def missing() -> Value:
@@ -374,7 +376,7 @@ def _extreme_of_many(frame: Frame, name: str, items: Value, kwargs: dict[str, Va
     """Return min or max with a key, of a list whose length the instance decides."""
     listed = frame.dynamic(BUILTINS[list](frame, [items], {}))
     is_some = frame.assign("truth", Scalar.BOOL, listed.operand)
-    source = library.smallest if name == "min" else library.largest
+    source = python_library.smallest if name == "min" else python_library.largest
     return either(
         frame,
         is_some.operand,

@@ -15,7 +15,7 @@ from stretto.batching.frontend.frame import Frame
 from stretto.batching.frontend.guards import note_cell, note_function
 from stretto.batching.frontend.values import Closure, Static, Value
 from stretto.frontends.python.source.rewrite import definition_of
-from stretto.frontends.python.source.syntax import child_nodes, every_node, stores
+from stretto.frontends.python.source.syntax_trees import child_nodes, every_node, stores
 
 # ---- Variables that a nested function assigns (`nonlocal`): each becomes a one-item list, its box.
 #
@@ -147,7 +147,7 @@ class _Boxed(ast.NodeTransformer):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class FunctionSource:
     """A function of the user: its definition, and the scopes of its names."""
 
     node: ast.FunctionDef
@@ -162,7 +162,7 @@ class Source:
     owner: type | None = None
 
 
-def source_of_function(frame: Frame, function: FunctionType) -> Source:
+def source_of_function(frame: Frame, function: FunctionType) -> FunctionSource:
     function = inspect.unwrap(function)
     code = function.__code__
     note_function(frame.evaluation, function)
@@ -182,7 +182,7 @@ def source_of_function(frame: Frame, function: FunctionType) -> Source:
         note_cell(frame.evaluation, cell, free[name])
     _check_kind(frame, node, function.__qualname__)
     named: dict[str, Value] = {n: Static(v) for n, v in (function.__kwdefaults__ or {}).items()}
-    return Source(
+    return FunctionSource(
         node,
         function.__qualname__,
         code.co_filename,
@@ -196,11 +196,11 @@ def source_of_function(frame: Frame, function: FunctionType) -> Source:
     )
 
 
-def source_of_closure(frame: Frame, function: Closure) -> Source:
+def source_of_closure(frame: Frame, function: Closure) -> FunctionSource:
     scope = function.scope
     assert isinstance(scope, Frame)
     _check_kind(frame, function.node, function.name)
-    return Source(
+    return FunctionSource(
         function.node,
         f"{scope.name}.<locals>.{function.name}",
         scope.file,

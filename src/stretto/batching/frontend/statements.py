@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 import torch
 
 from stretto.batching.frontend.attributes import attribute, by_method, method_of, set_attribute
-from stretto.batching.frontend.builder import PathEnds
 from stretto.batching.frontend.dispatch import assign_to, assigns, evaluate, execute, executes
 from stretto.batching.frontend.expressions import (
     argument,
@@ -18,6 +17,7 @@ from stretto.batching.frontend.expressions import (
     text_parts,
 )
 from stretto.batching.frontend.frame import Exit, Frame
+from stretto.batching.frontend.function_builder import PathEnds
 from stretto.batching.frontend.items import delete_item, set_item, subscript
 from stretto.batching.frontend.joins import branch, each_type, leave, stop_where
 from stretto.batching.frontend.loops import dynamic_loop, nothing
@@ -34,9 +34,14 @@ from stretto.batching.frontend.values import (
     Value,
 )
 from stretto.batching.frontend.walks import extend, listed, loop_over, plan_of
-from stretto.batching.program import Break, Continue, Leave, Literal
+from stretto.batching.instance_program import (
+    BreakStatement,
+    ContinueStatement,
+    LeaveStatement,
+    Literal,
+)
 from stretto.batching.types import ListType, Scalar, TupleType, alternatives
-from stretto.frontends.python.source.syntax import stores
+from stretto.frontends.python.source.syntax_trees import stores
 
 
 @executes(ast.Expr)
@@ -121,21 +126,24 @@ def _for(frame: Frame, node: ast.For) -> None:
 @executes(ast.Break)
 def _break(frame: Frame, node: ast.Break) -> None:
     loop = frame.loops[-1]
-    _jump(frame, loop.breaks, loop.break_label, Break())
+    _jump(frame, loop.breaks, loop.break_label, BreakStatement())
 
 
 @executes(ast.Continue)
 def _continue(frame: Frame, node: ast.Continue) -> None:
     loop = frame.loops[-1]
-    _jump(frame, loop.continues, loop.continue_label, Continue())
+    _jump(frame, loop.continues, loop.continue_label, ContinueStatement())
 
 
 def _jump(
-    frame: Frame, exits: list[Exit], label: int | None, statement: Break | Continue
+    frame: Frame,
+    exits: list[Exit],
+    label: int | None,
+    statement: BreakStatement | ContinueStatement,
 ) -> NoReturn:
     """Leave the iteration by a jump to `label`, or by `statement` if there is no label."""
     exits.append(Exit(frame.builder.gap(), frame.locals))
-    frame.builder.emit(statement if label is None else Leave(label))
+    frame.builder.emit(statement if label is None else LeaveStatement(label))
     raise PathEnds
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from stretto.batching.frontend import library
+from stretto.batching.frontend import python_library
 from stretto.batching.frontend.dispatch import apply
 from stretto.batching.frontend.frame import Frame, rows_count
 from stretto.batching.frontend.joins import each_type, unpacked
@@ -32,8 +32,22 @@ from stretto.batching.frontend.values import (
     constant,
     is_static,
 )
-from stretto.batching.program import Composition, Input, Literal, Operation, Variable, filled
-from stretto.batching.types import RowsType, Scalar, TensorType, TupleType, UnionType, alternatives
+from stretto.batching.instance_program import (
+    Composition,
+    Literal,
+    OperandPlaceholder,
+    Operation,
+    Variable,
+    filled,
+)
+from stretto.batching.types import (
+    InstanceTensorType,
+    RowsType,
+    Scalar,
+    TupleType,
+    UnionType,
+    alternatives,
+)
 
 # ---- Tensors that no variable of an instance program can hold, because a size that the instance
 # decides is not their first one, as in `x @ x.T`. They are represented by the calls that compute
@@ -62,9 +76,9 @@ class CompositionBuilder:
 
     def __init__(self) -> None:
         self._steps: list[Operation] = []
-        self._made: dict[int, Input] = {}
+        self._made: dict[int, OperandPlaceholder] = {}
 
-    def result(self, value: Composed, operands: Sequence[Input]) -> Input:
+    def result(self, value: Composed, operands: Sequence[OperandPlaceholder]) -> OperandPlaceholder:
         """Return the place of the result of a composed value; its steps are added once."""
         if id(value) not in self._made:
             places: list[Any] = list(operands)
@@ -76,15 +90,15 @@ class CompositionBuilder:
 
     def add(
         self, function: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]
-    ) -> Input:
+    ) -> OperandPlaceholder:
         self._steps.append(Operation(function, args, kwargs, ()))
-        return Input(-len(self._steps))
+        return OperandPlaceholder(-len(self._steps))
 
     def composition(self, count: int) -> Composition:
         """Return the function of `count` operands that runs all steps and returns the result of
         the last."""
-        places = [Input(n) for n in range(count)]
-        results = [Input(count + n) for n in range(len(self._steps))]
+        places = [OperandPlaceholder(n) for n in range(count)]
+        results = [OperandPlaceholder(count + n) for n in range(len(self._steps))]
         order = [*places, *reversed(results)]  # the first step's result is -1, at the end
         steps = list[Operation]()
         for step in self._steps:
@@ -100,12 +114,12 @@ class Arguments:
     operands: list[Dynamic] = field(default_factory=list[Dynamic])
     joined: CompositionBuilder = field(default_factory=CompositionBuilder)
 
-    def add(self, value: Dynamic) -> Input:
+    def add(self, value: Dynamic) -> OperandPlaceholder:
         for number, other in enumerate(self.operands):
             if other.operand is value.operand and other.type == value.type:
-                return Input(number)
+                return OperandPlaceholder(number)
         self.operands.append(value)
-        return Input(len(self.operands) - 1)
+        return OperandPlaceholder(len(self.operands) - 1)
 
 
 def call_torch(
@@ -140,7 +154,7 @@ def call_torch(
     if any(map(composed_in, (*args, *kwargs.values()))):
         arguments.joined.add(function, given, named)
         function = arguments.joined.composition(len(operands))
-        given, named = tuple(map(Input, range(len(operands)))), ()
+        given, named = tuple(map(OperandPlaceholder, range(len(operands)))), ()
     return combined(frame, TorchCall(function, given, named, operands))
 
 
@@ -209,7 +223,7 @@ def _ints_as_row_counts(frame: Frame, value: Value) -> Value:
     so that it may be a size."""
     match value:
         case Dynamic(Variable(), Scalar.INT):
-            rows = apply(frame, Static(library.rows_as_many), [value, Static(_ROW)])
+            rows = apply(frame, Static(python_library.rows_as_many), [value, Static(_ROW)])
             return rows_count(frame.dynamic(rows))
         case TupleValue(items, is_list, names):
             return TupleValue(
@@ -245,7 +259,7 @@ def _argument(frame: Frame, value: Value, arguments: Arguments) -> Any:
         case SliceValue(start, stop, step):
             return slice(*(_argument(frame, item, arguments) for item in (start, stop, step)))
         case Dynamic(_, type_):
-            if isinstance(type_, TensorType | RowsType) or type_ in NUMBERS:
+            if isinstance(type_, InstanceTensorType | RowsType) or type_ in NUMBERS:
                 return arguments.add(value)
             if type_ is Scalar.NONE:
                 return None
@@ -267,7 +281,7 @@ def getitem(frame: Frame, value: Value, index: Value) -> Value:
         size = _size_of(value)
         if size is not None and not (is_static(index.start) and is_static(index.stop)):
             bounds = [value, index.start, index.stop, Static(size)]
-            return apply(frame, Static(library.rows_between), bounds)
+            return apply(frame, Static(python_library.rows_between), bounds)
     return call_torch(frame, operator.getitem, [value, index], {})
 
 
@@ -276,7 +290,7 @@ def _size_of(value: Value) -> int | None:
     match value:
         case Static(torch.Tensor() as tensor) if tensor.ndim:
             return tensor.shape[0]
-        case Dynamic(_, TensorType(_, (int(size), *_))):
+        case Dynamic(_, InstanceTensorType(_, (int(size), *_))):
             return size
         case _:
             return None

@@ -22,19 +22,26 @@ from stretto.batching.frontend.values import (
     TupleValue,
     Value,
 )
-from stretto.batching.levels.tables import short_errors, trial
-from stretto.batching.program import (
+from stretto.batching.instance_program import (
     Composition,
-    Input,
     Literal,
     Operand,
-    Operate,
+    OperandPlaceholder,
+    OperateStatement,
     Operation,
     Variable,
     call_operation,
     leaf_of,
 )
-from stretto.batching.types import RowsType, Scalar, TensorType, Type, UnionType, alternatives
+from stretto.batching.levels.tables import short_errors, trial
+from stretto.batching.types import (
+    InstanceTensorType,
+    RowsType,
+    Scalar,
+    Type,
+    UnionType,
+    alternatives,
+)
 from stretto.errors import CaptureError
 from stretto.ir.types import DType
 
@@ -48,7 +55,7 @@ def is_tensor_like(value: Value) -> bool:
     """Return True if a value may be a tensor of the instance, or contains one."""
     match value:
         case Dynamic(_, type_):
-            return any(isinstance(x, TensorType | RowsType) for x in alternatives(type_))
+            return any(isinstance(x, InstanceTensorType | RowsType) for x in alternatives(type_))
         case Composed():
             return True
         case TupleValue(items):
@@ -71,7 +78,7 @@ def holds_tensor(*values: Value) -> bool:
     return any(isinstance(v, Static) and isinstance(v.value, torch.Tensor) for v in values)
 
 
-def elements(kind: TensorType) -> int:
+def elements(kind: InstanceTensorType) -> int:
     total = 1
     for dim in kind.shape:
         total *= dim
@@ -200,8 +207,11 @@ def _of_any_length(call: Callable[[int], Results], length: int, least: int) -> R
     if len(made.leaves) != len(longer.leaves):
         raise CaptureError(_OTHER_SIZE[0], remedy=_OTHER_SIZE[1])
     leaves = tuple(
-        RowsType(TensorType(one.dtype, one.shape[1:]))
-        if isinstance(one, TensorType) and one.shape and one != two and one.shape[0] == length
+        RowsType(InstanceTensorType(one.dtype, one.shape[1:]))
+        if isinstance(one, InstanceTensorType)
+        and one.shape
+        and one != two
+        and one.shape[0] == length
         else one
         for one, two in zip(made.leaves, longer.leaves, strict=True)
     )
@@ -218,7 +228,7 @@ def _other_size(made: Results, other: Results, error: CaptureError) -> CaptureEr
     """Return the error for results that depend on a length: OtherSize if only their sizes do, else
     `error`."""
     kinds = [
-        [(x.dtype, len(x.shape)) if isinstance(x, TensorType) else x for x in one.leaves]
+        [(x.dtype, len(x.shape)) if isinstance(x, InstanceTensorType) else x for x in one.leaves]
         for one in (made, other)
     ]
     if kinds[0] != kinds[1] or str(made.structure) != str(other.structure):
@@ -241,7 +251,7 @@ def _check_length(found: Results, made: Results, length: int) -> None:
 
 def _with_length(leaf: Any, length: int) -> Any:
     if isinstance(leaf, RowsType):
-        return TensorType(leaf.row.dtype, (length, *leaf.row.shape))
+        return InstanceTensorType(leaf.row.dtype, (length, *leaf.row.shape))
     return leaf
 
 
@@ -287,7 +297,7 @@ def _example_operand(
 ) -> Any:
     """Return an example operand of a type; `make` creates a tensor of a shape."""
     match type_:
-        case TensorType(dtype, shape):
+        case InstanceTensorType(dtype, shape):
             return make(shape, dtype=dtype.torch)
         case RowsType(row):
             return make((length, *row.shape), dtype=row.dtype.torch)
@@ -305,16 +315,17 @@ def _leaf(leaf: Any) -> Any:
             dtype = DType.from_torch(leaf.dtype)
         except KeyError:
             raise CaptureError(f"a tensor of dtype {leaf.dtype} cannot be batched") from None
-        return TensorType(dtype, tuple(int(dim) for dim in leaf.shape))
+        return InstanceTensorType(dtype, tuple(int(dim) for dim in leaf.shape))
     return leaf
 
 
-# ---- A call of a torch function on operands of the instance, and its `Operate` statement.
+# ---- A call of a torch function on operands of the instance, and its `OperateStatement`.
 
 
 @dataclass(frozen=True, slots=True)
 class TorchCall:
-    """A call: `args` and `kwargs` are those of an `Operation`, with an `Input` per operand."""
+    """A call: `args` and `kwargs` are those of an `Operation`, with an `OperandPlaceholder` per
+    operand."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -359,19 +370,21 @@ def results(frame: Frame, call: TorchCall) -> Value:
         stop_where(frame, test.operand, type(error), str(error))
     if isinstance(made.error, OtherSize):
         return _composed(frame, call, made, made.error)
-    types = tuple(leaf for leaf in made.leaves if isinstance(leaf, TensorType | RowsType))
+    types = tuple(leaf for leaf in made.leaves if isinstance(leaf, InstanceTensorType | RowsType))
     name = call.name.strip("_").lower()
     targets = tuple(frame.builder.variable(name, type_) for type_ in types)
     if targets:
         operation = Operation(call.function, call.args, call.kwargs, types, frame.location)
         operands = tuple(value.operand for value in call.operands)
-        frame.builder.emit(Operate(targets, operation, operands))
+        frame.builder.emit(OperateStatement(targets, operation, operands))
     for target in targets:
         if isinstance(target.type, RowsType):
             frame.evaluation.note_same_length(target, length_representative(frame, rows[0]))
     found = iter(targets)
     leaves: list[Value] = [
-        Dynamic(next(found), leaf) if isinstance(leaf, TensorType | RowsType) else Static(leaf)
+        Dynamic(next(found), leaf)
+        if isinstance(leaf, InstanceTensorType | RowsType)
+        else Static(leaf)
         for leaf in made.leaves
     ]
     return _structured(frame, leaves, made.structure)
@@ -395,10 +408,10 @@ def _composed(frame: Frame, call: TorchCall, made: Results, refusal: CaptureErro
     count = len(call.operands)
     leaves = list[Value]()
     for number, leaf in enumerate(made.leaves):
-        if not isinstance(leaf, TensorType):
+        if not isinstance(leaf, InstanceTensorType):
             leaves.append(Static(leaf))
             continue
-        last = Input(count + len(steps) - 1)
+        last = OperandPlaceholder(count + len(steps) - 1)
         part = Operation(leaf_of, (last, number), (), ())
         several = steps if made.structure.is_leaf() else (*steps, part)
         refused = CaptureError(refusal.message, location=frame.location, remedy=refusal.remedy)
@@ -494,7 +507,7 @@ def _key(item: Any, frame: Frame) -> Hashable:
     match item:
         case tuple() | list():
             return (type(item), *(_key(part, frame) for part in item))
-        case Input():
+        case OperandPlaceholder():
             return item
         case slice():
             return ("slice", *(_key(x, frame) for x in (item.start, item.stop, item.step)))
@@ -554,7 +567,7 @@ def _with_one_row(frame: Frame, call: TorchCall, number: int) -> TorchCall:
     rows = call.operands[number]
     assert isinstance(rows.type, RowsType)
     row = frame.assign("at", rows.type.row, rows.operand, Literal(0))
-    made = results(frame, TorchCall(torch.unsqueeze, (Input(0), 0), (), (row,)))
+    made = results(frame, TorchCall(torch.unsqueeze, (OperandPlaceholder(0), 0), (), (row,)))
     assert isinstance(made, Dynamic)
     return call.with_operand(number, made)
 

@@ -12,7 +12,7 @@ from stretto.batching.frontend.joins import chosen, each_type
 from stretto.batching.frontend.purity import call_static
 from stretto.batching.frontend.tensor_results import elements
 from stretto.batching.frontend.values import (
-    Choice,
+    ChoiceValue,
     Closure,
     Dynamic,
     IterableValue,
@@ -25,14 +25,14 @@ from stretto.batching.frontend.values import (
     constant,
     scalar_type,
 )
-from stretto.batching.program import Literal, Operand, Read, Variable
+from stretto.batching.instance_program import Literal, Operand, ReadStatement, Variable
 from stretto.batching.types import (
     DictType,
+    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
-    TensorType,
     TupleType,
     Type,
     alternatives,
@@ -89,9 +89,9 @@ def read_number(frame: Frame, value: Value, wanted: type) -> Value:
     """Read the number in a tensor of one element, converted by `wanted`: bool, int or float, or
     unconverted, as `.item()` does, if it is NoneType. Ends the instance with RuntimeError if
     the tensor has several elements."""
-    given = frame.expect(frame.dynamic(value), TensorType, "a tensor is needed here")
+    given = frame.expect(frame.dynamic(value), InstanceTensorType, "a tensor is needed here")
     kind = given.type
-    if not isinstance(kind, TensorType):
+    if not isinstance(kind, InstanceTensorType):
         return each_type(frame, given, lambda one: read_number(frame, one, wanted))
     if any(dim != 1 for dim in kind.shape):
         frame.stop(
@@ -103,7 +103,7 @@ def read_number(frame: Frame, value: Value, wanted: type) -> Value:
     type_ = Scalar.BOOL if kind.dtype.value == "bool" else Scalar.INT
     type_ = Scalar.FLOAT if kind.dtype.is_float else type_
     target = frame.builder.variable("value", type_)
-    frame.builder.emit(Read(target, given.operand, frame.location))
+    frame.builder.emit(ReadStatement(target, given.operand, frame.location))
     return converted(frame, Dynamic(target, type_), wanted)
 
 
@@ -197,7 +197,7 @@ def truth(frame: Frame, value: Value) -> bool | Operand:
     known = _known_truth(frame, value)
     if known is not None:
         return known
-    if isinstance(value, Choice):
+    if isinstance(value, ChoiceValue):
         found = chosen(frame, value, lambda option: _as_bool(truth(frame, option)))
         return _truth_value(frame, frame.dynamic(found))
     if isinstance(value, IterableValue):
@@ -223,7 +223,7 @@ def _truth_value(frame: Frame, value: Dynamic) -> bool | Operand:
 
 def _true(frame: Frame, value: Dynamic) -> Value:
     match value.type:
-        case TensorType():
+        case InstanceTensorType():
             return read_number(frame, value, bool)
         case RecordType() as kind:
             python = frame.evaluation.info(kind).python

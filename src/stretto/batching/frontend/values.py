@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from stretto.batching.program import Composition, Literal, Operand
+from stretto.batching.instance_program import Composition, Literal, Operand
 from stretto.batching.types import Scalar, Type
 from stretto.errors import CaptureError
 from stretto.ir.types import DType
@@ -103,7 +103,7 @@ class Unbound:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choice:
+class ChoiceValue:
     """One of several values, depending on the path that the instance took; `index` has its number.
 
     The options are values that cannot be data (functions, modules, an unassigned variable), and
@@ -149,7 +149,7 @@ Value = (
     | SliceValue
     | IterableValue
     | Unbound
-    | Choice
+    | ChoiceValue
     | Text
     | Native
     | Super
@@ -280,7 +280,7 @@ def same(first: Value, second: Value) -> bool:
             return a is b and x is y and _same_defaults(first, second)
         case Unbound(), Unbound():
             return True
-        case Choice(a, i, _), Choice(b, j, _):
+        case ChoiceValue(a, i, _), ChoiceValue(b, j, _):
             alike = len(a) == len(b) and same(i, j)
             return alike and all(
                 x[0] == y[0] and same(x[1], y[1]) for x, y in zip(a, b, strict=True)

@@ -26,7 +26,7 @@ from stretto.batching.frontend.operators import binary, smallest
 from stretto.batching.frontend.tensor_operators import getitem
 from stretto.batching.frontend.truth import append, characters, item_type, new_list
 from stretto.batching.frontend.values import (
-    Choice,
+    ChoiceValue,
     Dynamic,
     IterableValue,
     Static,
@@ -37,14 +37,14 @@ from stretto.batching.frontend.values import (
     is_static,
     python_of,
 )
-from stretto.batching.program import Assign, Literal, Operand, Variable
+from stretto.batching.instance_program import AssignStatement, Literal, Operand, Variable
 from stretto.batching.types import (
     DictType,
+    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
-    TensorType,
     TupleType,
     Type,
     UnionType,
@@ -55,7 +55,7 @@ from stretto.batching.types import (
 # ---- Plans: for each index a test if there is an item, and the item.
 
 
-class Plan(ABC):
+class IterationPlan(ABC):
     """A description of how a loop iterates over a value."""
 
     known: tuple[Value, ...] | None = None
@@ -75,7 +75,7 @@ class Plan(ABC):
     def item(self, frame: Frame, index: Value) -> Value: ...
 
 
-class Known(Plan):
+class KnownPlan(IterationPlan):
     """Items that are known one by one. Many of them become a list, if they are data."""
 
     def __init__(self, items: Sequence[Value]) -> None:
@@ -95,10 +95,10 @@ class Known(Plan):
         if is_static(index):
             assert self.known is not None
             return self.known[constant(index)]
-        return Items(self.data).item(frame, index)
+        return ItemsPlan(self.data).item(frame, index)
 
 
-class Endless(Plan):
+class EndlessPlan(IterationPlan):
     """Items without an end: a function gives the one at an index."""
 
     def __init__(self, function: Callable[[Frame, Value], Value]) -> None:
@@ -111,7 +111,7 @@ class Endless(Plan):
         return self.function(frame, index)
 
 
-class Range(Plan):
+class RangePlan(IterationPlan):
     def __init__(self, start: Value, stop: Value, step: Value) -> None:
         self.parts = start, stop, step
         self.trips: Value = Static(0)
@@ -157,7 +157,7 @@ def _less(frame: Frame, index: Value, limit: Value) -> bool | Operand:
     return frame.assign("lt", Scalar.BOOL, frame.operand(index), frame.operand(limit)).operand
 
 
-class Items(Plan):
+class ItemsPlan(IterationPlan):
     """The items of a list, which the loop may change, or of rows."""
 
     def __init__(self, source: Dynamic) -> None:
@@ -175,8 +175,8 @@ class Items(Plan):
         return found
 
 
-class Reversed(Plan):
-    def __init__(self, inner: Plan, length: Value) -> None:
+class ReversedPlan(IterationPlan):
+    def __init__(self, inner: IterationPlan, length: Value) -> None:
         self.inner = inner
         self.length = length
 
@@ -191,8 +191,8 @@ class Reversed(Plan):
         return self.inner.item(frame, binary(frame, "sub", operator.sub, last, index))
 
 
-class Enumerated(Plan):
-    def __init__(self, inner: Plan, start: Value) -> None:
+class EnumeratedPlan(IterationPlan):
+    def __init__(self, inner: IterationPlan, start: Value) -> None:
         self.inner = inner
         self.start = start
         self.bound = inner.bound
@@ -214,8 +214,8 @@ class Enumerated(Plan):
         return TupleValue((number, self.inner.item(frame, index)))
 
 
-class Zipped(Plan):
-    def __init__(self, inner: Sequence[Plan]) -> None:
+class ZippedPlan(IterationPlan):
+    def __init__(self, inner: Sequence[IterationPlan]) -> None:
         self.inner = inner
         bounds = [plan.bound for plan in inner if plan.bound is not None]
         self.bound = min(bounds) if bounds else None
@@ -229,7 +229,7 @@ class Zipped(Plan):
 
     def test(self, frame: Frame, index: Value) -> bool | Operand:
 
-        def value(plan: Plan) -> Value:
+        def value(plan: IterationPlan) -> Value:
             found = plan.test(frame, index)
             return Static(found) if isinstance(found, bool) else Dynamic(found, Scalar.BOOL)
 
@@ -240,10 +240,10 @@ class Zipped(Plan):
         return TupleValue(tuple(plan.item(frame, index) for plan in self.inner))
 
 
-class Mapped(Plan):
+class MappedPlan(IterationPlan):
     """The results of a function for the items of another plan."""
 
-    def __init__(self, inner: Plan, function: Callable[[Frame, Value], Value]) -> None:
+    def __init__(self, inner: IterationPlan, function: Callable[[Frame, Value], Value]) -> None:
         self.inner = inner
         self.function = function
         self.bound = inner.bound
@@ -264,7 +264,7 @@ MOST_UNROLLED = 256
 
 def iterate(
     frame: Frame,
-    plan: Plan,
+    plan: IterationPlan,
     step: Callable[[Value], None],
     stored: frozenset[str] = frozenset(),
 ) -> None:
@@ -274,7 +274,7 @@ def iterate(
 
 def loop_over(
     frame: Frame,
-    plan: Plan,
+    plan: IterationPlan,
     stored: frozenset[str],
     step: Callable[[Value], None],
     orelse: Callable[[], None],
@@ -294,7 +294,7 @@ def loop_over(
         current = frame.assign("copy", Scalar.INT, zero.operand, name="i")
 
         assert isinstance(zero.operand, Variable)
-        frame.builder.emit(Assign(zero.operand, "add", (current.operand, Literal(1))))
+        frame.builder.emit(AssignStatement(zero.operand, "add", (current.operand, Literal(1))))
         step(plan.item(frame, current))
 
     dynamic_loop(frame, stored, head, body, orelse)
@@ -302,7 +302,7 @@ def loop_over(
 
 def folded(
     frame: Frame,
-    plan: Plan,
+    plan: IterationPlan,
     start: Value | None,
     combine: Callable[[Value, Value], Value],
 ) -> Value:
@@ -339,18 +339,18 @@ def folded(
 # ---- The plan of a value.
 
 
-def plan_of(frame: Frame, value: Value) -> Plan:
+def plan_of(frame: Frame, value: Value) -> IterationPlan:
     """Return the plan of a value; refuse a value that cannot be iterated over."""
     match value:
         case IterableValue(plan, _):
-            found = plan if isinstance(plan, Plan) else plan(frame)
-            assert isinstance(found, Plan)
+            found = plan if isinstance(plan, IterationPlan) else plan(frame)
+            assert isinstance(found, IterationPlan)
             return found
         case TupleValue(items):
-            return Known(items)
+            return KnownPlan(items)
         case Static(item):
             return _static_plan(frame, item)
-        case Choice():
+        case ChoiceValue():
             return plan_of(frame, chosen(frame, value, lambda one: _gathered(frame, one)))
         case Dynamic(_, type_):
             return _dynamic_plan(frame, value, type_)
@@ -367,9 +367,9 @@ def _gathered(frame: Frame, value: Value) -> Value:
     return made
 
 
-def _static_plan(frame: Frame, item: Any) -> Plan:
+def _static_plan(frame: Frame, item: Any) -> IterationPlan:
     if isinstance(item, range):
-        return Range(Static(item.start), Static(item.stop), Static(item.step))
+        return RangePlan(Static(item.start), Static(item.stop), Static(item.step))
     if isinstance(item, Iterator):
         frame.refuse(
             "an iterator that all instances share is consumed", "make a list of it outside"
@@ -379,31 +379,31 @@ def _static_plan(frame: Frame, item: Any) -> Plan:
     except TypeError as error:
         frame.stop(TypeError, str(error))
     note_items(frame.evaluation, item)
-    return Known([Static(part) for part in items])
+    return KnownPlan([Static(part) for part in items])
 
 
-def _dynamic_plan(frame: Frame, value: Dynamic, type_: Type) -> Plan:
+def _dynamic_plan(frame: Frame, value: Dynamic, type_: Type) -> IterationPlan:
     impossible(frame, type_)
     if all(isinstance(kind, ListType | RowsType) for kind in alternatives(type_)):
-        return Items(value)
+        return ItemsPlan(value)
     match type_:
         case TupleType():
-            return Known(unpacked(frame, value, type_))
-        case TensorType(_, shape) if shape:
-            return Known([getitem(frame, value, Static(i)) for i in range(shape[0])])
-        case TensorType():
+            return KnownPlan(unpacked(frame, value, type_))
+        case InstanceTensorType(_, shape) if shape:
+            return KnownPlan([getitem(frame, value, Static(i)) for i in range(shape[0])])
+        case InstanceTensorType():
             frame.stop(TypeError, "iteration over a 0-d tensor")
         case DictType(key, _):
             cell = frame.evaluation.cell(frame.site("keys"))
             frame.evaluation.grow(cell, key)
-            return Items(frame.assign("keys", ListType(cell), value.operand))
+            return ItemsPlan(frame.assign("keys", ListType(cell), value.operand))
         case RecordType() as kind:
             return _record_plan(frame, value, kind)
         case UnionType():
             made = each_type(frame, value, lambda one: _as_items(frame, one))
             return plan_of(frame, made)
         case Scalar.STR:
-            return Items(characters(frame, value))
+            return ItemsPlan(characters(frame, value))
         case _:
             name = python_class(frame, type_).__name__
             frame.stop(TypeError, f"'{name}' object is not iterable")
@@ -424,20 +424,20 @@ def members(frame: Frame, value: Value) -> Value:
 def _as_items(frame: Frame, value: Dynamic) -> Dynamic:
     """Return a list or rows with the items of a value of one type."""
     plan = _dynamic_plan(frame, value, value.type)
-    if isinstance(plan, Items):
+    if isinstance(plan, ItemsPlan):
         return plan.source
     assert plan.known is not None
     cell = frame.evaluation.cell(frame.site("items", str(value.type)))
     return new_list(frame, cell, plan.known)
 
 
-def _record_plan(frame: Frame, value: Dynamic, kind: RecordType) -> Plan:
+def _record_plan(frame: Frame, value: Dynamic, kind: RecordType) -> IterationPlan:
     info = frame.evaluation.info(kind)
     if info.kind == "dict":
-        return Known([Static(name) for name in info.fields])
+        return KnownPlan([Static(name) for name in info.fields])
     if info.kind == "namedtuple":
         names = range(len(info.python._fields))  # type: ignore[attr-defined]
-        return Known([subscript(frame, value, Static(i)) for i in names])
+        return KnownPlan([subscript(frame, value, Static(i)) for i in names])
     name = info.python.__name__
     if issubclass(info.python, set):
         frame.refuse("a loop iterates over a set, which has no order", "iterate over sorted(...)")
@@ -456,11 +456,11 @@ def _record_plan(frame: Frame, value: Dynamic, kind: RecordType) -> Plan:
 # ---- Lists built from parts, each a value or a plan.
 
 
-def known_parts(parts: list[Value | Plan]) -> tuple[Value, ...] | None:
+def known_parts(parts: list[Value | IterationPlan]) -> tuple[Value, ...] | None:
     """Return the items; None if the instance decides their number."""
     found: list[Value] = []
     for part in parts:
-        if not isinstance(part, Plan):
+        if not isinstance(part, IterationPlan):
             found.append(part)
         elif part.known is None:
             return None
@@ -469,7 +469,7 @@ def known_parts(parts: list[Value | Plan]) -> tuple[Value, ...] | None:
     return tuple(found)
 
 
-def listed(frame: Frame, parts: list[Value | Plan]) -> Dynamic:
+def listed(frame: Frame, parts: list[Value | IterationPlan]) -> Dynamic:
     """Return a new list of the parts."""
     cell = frame.evaluation.cell(frame.site("list"))
     items = known_parts(parts)
@@ -477,7 +477,7 @@ def listed(frame: Frame, parts: list[Value | Plan]) -> Dynamic:
         return new_list(frame, cell, items)
     made = new_list(frame, cell, ())
     for part in parts:
-        if isinstance(part, Plan):
+        if isinstance(part, IterationPlan):
             iterate(frame, part, lambda item: append(frame, made, item))
         else:
             append(frame, made, part)

@@ -7,17 +7,17 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from math import prod
 
-from stretto.batching.host.expressions import form_of
+from stretto.batching.host.cpp_expressions import form_of
 from stretto.batching.host.places import is_stored
-from stretto.batching.host.tables import BlockLayout, Layout
-from stretto.batching.program import Assign, ClassInfo, InstanceProgram, walk
+from stretto.batching.host.tables import BlockLayout, ProgramLayout
+from stretto.batching.instance_program import AssignStatement, ClassInfo, InstanceProgram, walk
 from stretto.batching.types import (
     DictType,
+    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
-    TensorType,
     TupleType,
     Type,
     alternatives,
@@ -103,7 +103,7 @@ def unread_fields(program: InstanceProgram) -> list[frozenset[str]]:
     """Return for each class the fields that no statement gets, sets, tests or compares. Named
     tuples have none, since they are tuples, whose items may be read by position."""
     statements = [item for function in program.functions for item in walk(function.body)]
-    assigned = [item for item in statements if isinstance(item, Assign)]
+    assigned = [item for item in statements if isinstance(item, AssignStatement)]
     read = program.tested | {item.detail for item in assigned if item.op in ("get", "set")}
     compares = any(item.op in _COMPARING for item in assigned)
     return [
@@ -155,7 +155,7 @@ _DTYPES = {
 }
 
 
-def descriptor(program: InstanceProgram, layout: Layout, reads: bool) -> str:
+def descriptor(program: InstanceProgram, layout: ProgramLayout, reads: bool) -> str:
     """Return the text of the tables, and of `info`, which refers to all of them. reads: True if
     the program has a Read. `f0` is the program's first function."""
     types = _Types(program, layout)
@@ -234,7 +234,7 @@ def _array(type_: str, name: str, items: Sequence[object], comment: str = "") ->
     return f"const {type_} {name}[] = {{{shown}}};" + (f"  // {comment}" if comment else "")
 
 
-def _pools(layout: Layout) -> list[str]:
+def _pools(layout: ProgramLayout) -> list[str]:
     lines = list[str]()
     infos = list[str]()
     for number, type_ in enumerate(layout.pools):
@@ -248,7 +248,7 @@ def _block(number: int, block: BlockLayout) -> list[str]:
     inputs = list[str]()
     for type_ in block.inputs:
         match type_:
-            case TensorType():
+            case InstanceTensorType():
                 kind = 0
             case RowsType():
                 kind = 1
@@ -274,7 +274,7 @@ def _block_info(number: int, block: BlockLayout) -> str:
 class _Types:
     """Numbering of the types of values in instances, with their tables."""
 
-    def __init__(self, program: InstanceProgram, layout: Layout) -> None:
+    def __init__(self, program: InstanceProgram, layout: ProgramLayout) -> None:
         self._program = program
         self._layout = layout
         self._numbers: dict[Type, int] = {}
@@ -302,7 +302,7 @@ class _Types:
 
     def _alternative(self, type_: Type, name: str) -> str:
         match type_:
-            case TensorType():
+            case InstanceTensorType():
                 return f"{{kTensor, {self._pool(type_)}, 0, nullptr}}"
             case RowsType(row):
                 return f"{{kRows, {self._pool(row)}, 0, nullptr}}"
@@ -321,7 +321,7 @@ class _Types:
             case _:
                 raise AssertionError("scalars and unions are not alternatives of a union")
 
-    def _pool(self, type_: TensorType) -> int:
+    def _pool(self, type_: InstanceTensorType) -> int:
         pool = self._layout.pool(type_)
         assert pool is not None, "the layout has the types of all tensors in instances"
         return pool

@@ -20,8 +20,8 @@ from stretto.batching.host.places import (
     version_at,
 )
 from stretto.batching.host.tables import tensor_type
+from stretto.batching.instance_program import ClassInfo, InstanceProgram
 from stretto.batching.primitives import has_type
-from stretto.batching.program import ClassInfo, InstanceProgram
 from stretto.batching.types import (
     DictType,
     ListType,

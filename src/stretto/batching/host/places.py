@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from stretto.batching.program import ClassInfo
+from stretto.batching.instance_program import ClassInfo
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 _MANAGED_DICT, _INLINE_VALUES = 1 << 4, 1 << 2  # flags of a class

@@ -6,44 +6,44 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from stretto.batching.host.descriptor import descriptor
-from stretto.batching.host.expressions import (
+from stretto.batching.host.cpp_expressions import (
     C_TYPES,
+    CppTerm,
     Expressions,
-    Term,
     call,
     form_of,
     number_literal,
     truth,
     zero,
 )
-from stretto.batching.host.tables import BlockLayout, Layout
-from stretto.batching.program import (
-    Assign,
+from stretto.batching.host.descriptor import descriptor
+from stretto.batching.host.tables import BlockLayout, ProgramLayout
+from stretto.batching.instance_program import (
+    AssignStatement,
     Body,
-    Break,
-    Call,
-    Continue,
-    Fork,
-    ForkLoop,
-    Function,
-    If,
+    BreakStatement,
+    CallStatement,
+    ContinueStatement,
+    ForkLoopStatement,
+    ForkStatement,
+    IfStatement,
+    InstanceFunction,
     InstanceProgram,
-    Leave,
-    Loop,
+    LeaveStatement,
+    LoopStatement,
     Operand,
-    Operate,
-    Phase,
-    Raise,
-    Read,
-    Record,
-    Return,
-    Scope,
+    OperateStatement,
+    PhaseStatement,
+    RaiseStatement,
+    ReadStatement,
+    RecordStatement,
+    ReturnStatement,
+    ScopeStatement,
     Statement,
     Variable,
     bodies,
 )
-from stretto.batching.types import RowsType, Scalar, TensorType
+from stretto.batching.types import InstanceTensorType, RowsType, Scalar
 from stretto.errors import CodegenError, SourceLocation
 from stretto.text import Writer
 
@@ -56,7 +56,7 @@ class HostSource:
     sites: tuple[Statement, ...]
 
 
-def print_program(program: InstanceProgram, layout: Layout) -> HostSource:
+def print_program(program: InstanceProgram, layout: ProgramLayout) -> HostSource:
     """Return the C++ of a program. Raises CodegenError for an operator that is in no block, an
     unknown primitive, and a body of a fork that is left by a jump."""
     printer = _Printer(program, layout)
@@ -117,9 +117,9 @@ def _print_block(number: int, block: BlockLayout, out: Writer) -> None:
     out.write("}")
 
 
-def _operand_type(type_: TensorType | RowsType | Scalar) -> str:
+def _operand_type(type_: InstanceTensorType | RowsType | Scalar) -> str:
     match type_:
-        case TensorType():
+        case InstanceTensorType():
             return "Tensor"
         case RowsType():
             return "const Rows*"
@@ -152,7 +152,7 @@ class _Strings:
 class _Printer:
     """Printer of functions. `sites` and `strings` collect what all of them need."""
 
-    def __init__(self, program: InstanceProgram, layout: Layout) -> None:
+    def __init__(self, program: InstanceProgram, layout: ProgramLayout) -> None:
         self.program = program
         self.layout = layout
         self.sites = list[Statement]()
@@ -204,14 +204,14 @@ class _Printer:
             return self._private[variable]
         return self._names.setdefault(variable, f"v{len(self._names)}")
 
-    def _operand(self, operand: Operand) -> Term:
+    def _operand(self, operand: Operand) -> CppTerm:
         if isinstance(operand, Variable):
-            return Term(self._name(operand), form_of(operand.type))
+            return CppTerm(self._name(operand), form_of(operand.type))
         value = operand.value
         if value is None:
-            return Term("none()", "v")
+            return CppTerm("none()", "v")
         if isinstance(value, str):
-            return Term(self.strings.of(value), "v")
+            return CppTerm(self.strings.of(value), "v")
         return number_literal(value)
 
     def _site(self, statement: Statement) -> int:
@@ -230,63 +230,63 @@ class _Printer:
 
     def _statement(self, statement: Statement, out: Writer) -> None:
         match statement:
-            case Assign(target):
+            case AssignStatement(target):
                 term = self._expressions.of(statement, self._site(statement))
                 self._assign(target, term, out)
-            case Record():
+            case RecordStatement():
                 self._record(statement, out)
-            case Call(target, function, args):
+            case CallStatement(target, function, args):
                 parameters = self.program.functions[function].parameters
                 given = [
                     self._operand(arg).to(form_of(parameter.type))
                     for arg, parameter in zip(args, parameters, strict=True)
                 ]
                 result = form_of(self.program.functions[function].result)
-                self._assign(target, Term(call(f"f{function}", "run", *given), result), out)
-            case Read():
+                self._assign(target, CppTerm(call(f"f{function}", "run", *given), result), out)
+            case ReadStatement():
                 self._read(statement, out)
-            case If(condition, then, orelse):
+            case IfStatement(condition, then, orelse):
                 self._block(f"if ({truth(self._operand(condition))}) {{", then, out, "}")
                 if orelse:
                     self._block("else {", orelse, out)
-            case Loop(body):
+            case LoopStatement(body):
                 outer, self._break = self._break, "break;"
                 self._block("for (;;) {", body, out)
                 self._break = outer
-            case Scope():
+            case ScopeStatement():
                 self._scope(statement, out)
-            case Leave(label):
+            case LeaveStatement(label):
                 name = next(name for number, name in reversed(self._labels) if number == label)
                 out.write(f"goto {name};")
-            case Break():
+            case BreakStatement():
                 out.write(self._break)
-            case Continue():
+            case ContinueStatement():
                 out.write("continue;")
-            case Return(value):
+            case ReturnStatement(value):
                 out.write(f"return {self._operand(value).to(self._result)};")
-            case Raise(_, parts):
+            case RaiseStatement(_, parts):
                 shown = [self._operand(x).to("v") for x in parts if not isinstance(x, str)]
                 out.write(call("fail", "run", str(self._site(statement)), "kPython", *shown) + ";")
-            case Fork(several):
+            case ForkStatement(several):
                 self._fork(several, out)
-            case ForkLoop():
+            case ForkLoopStatement():
                 self._fork_loop(statement, out)
-            case Phase(number):
+            case PhaseStatement(number):
                 out.write(f"run.phase = later(run.phase, INT64_C({number}) << 32);")
-            case Operate(_, operation):
+            case OperateStatement(_, operation):
                 raise CodegenError(
                     f"operator `{operation.function}` is in no block", location=operation.location
                 )
             case _:
                 assert_never(statement)
 
-    def _assign(self, target: Variable | None, term: Term, out: Writer) -> None:
+    def _assign(self, target: Variable | None, term: CppTerm, out: Writer) -> None:
         if target is None:
             out.write(f"(void)({term.text});")
         else:
             out.write(f"{self._name(target)} = {term.to(form_of(target.type))};")
 
-    def _record(self, statement: Record, out: Writer) -> None:
+    def _record(self, statement: RecordStatement, out: Writer) -> None:
         block = self.layout.blocks[statement.block]
         given = list[str]()
         after = "0"
@@ -312,26 +312,26 @@ class _Printer:
                 zip(statement.targets, block.outputs, strict=True)
             ):
                 form = "t" if output.length_of is None else "v"
-                self._assign(target, Term(f"made.r{n}", form), out)
+                self._assign(target, CppTerm(f"made.r{n}", form), out)
         out.write("}")
 
-    def _read(self, statement: Read, out: Writer) -> None:
+    def _read(self, statement: ReadStatement, out: Writer) -> None:
         self.reads = True
         tensor = self._operand(statement.tensor).to("t")
         match statement.target.type:
             case Scalar.BOOL:
-                term = Term(call("read_bool", "run", tensor), "b")
+                term = CppTerm(call("read_bool", "run", tensor), "b")
             case Scalar.INT:
-                term = Term(call("read_int", "run", str(self._site(statement)), tensor), "i")
+                term = CppTerm(call("read_int", "run", str(self._site(statement)), tensor), "i")
             case Scalar.FLOAT:
-                term = Term(call("read_float", "run", tensor), "f")
+                term = CppTerm(call("read_float", "run", tensor), "f")
             case other:
                 raise CodegenError(
                     f"a value that is read has type {other}", location=statement.location
                 )
         self._assign(statement.target, term, out)
 
-    def _scope(self, statement: Scope, out: Writer) -> None:
+    def _scope(self, statement: ScopeStatement, out: Writer) -> None:
         name = f"end{self._label_count}"
         self._label_count += 1
         self._labels.append((statement.label, name))
@@ -352,7 +352,7 @@ class _Printer:
                 self._block(", [&]() {", body, out)
         out.write(");")
 
-    def _fork_loop(self, statement: ForkLoop, out: Writer) -> None:
+    def _fork_loop(self, statement: ForkLoopStatement, out: Writer) -> None:
         """Write a concurrent loop; a struct holds the private variables of an iteration."""
         for part, in_loop in ((statement.head, True), (statement.body, False)):
             if _leaves(part, in_loop, labels=()) or _leaves(statement.tail, False, labels=()):
@@ -388,15 +388,17 @@ def _leaves(body: Body, in_loop: bool, labels: Sequence[int]) -> bool:
     """Return True if a statement jumps out of the body. labels: of the scopes inside it."""
     for statement in body:
         match statement:
-            case Return():
+            case ReturnStatement():
                 return True
-            case Break() | Continue() if not in_loop:
+            case BreakStatement() | ContinueStatement() if not in_loop:
                 return True
-            case Leave(label) if label not in labels:
+            case LeaveStatement(label) if label not in labels:
                 return True
             case _:
-                inside = in_loop or isinstance(statement, Loop | ForkLoop)
-                known = (*labels, statement.label) if isinstance(statement, Scope) else labels
+                inside = in_loop or isinstance(statement, LoopStatement | ForkLoopStatement)
+                known = (
+                    (*labels, statement.label) if isinstance(statement, ScopeStatement) else labels
+                )
                 if any(_leaves(inner, inside, known) for inner in bodies(statement)):
                     return True
     return False
@@ -407,7 +409,7 @@ def _first_location(body: Body) -> SourceLocation | None:
     return next((location for location in found if location), None)
 
 
-def _comment(function: Function) -> str:
+def _comment(function: InstanceFunction) -> str:
     """Return the name of a function, which may have any characters, in a form that fits in a line
     comment."""
     return function.name.encode("unicode_escape").decode().replace("\\", "/")

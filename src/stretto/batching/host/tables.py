@@ -2,8 +2,8 @@
 
 A *pool* holds the tensors of one type: a torch tensor `[capacity, *shape]`, a row per tensor.
 Its first rows are permanent: tensors that all instances share and that are operands of blocks.
-Then follow the tensors of the instances, then the results of blocks. `Layout` gives the numbers
-of the pools; `levels/tables.py` describes the tables.
+Then follow the tensors of the instances, then the results of blocks. `ProgramLayout` gives the
+numbers of the pools; `levels/tables.py` describes the tables.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import torch
 
+from stretto.batching.instance_program import AssignStatement, InstanceProgram, StaticBlock, walk
 from stretto.batching.levels.tables import BASES, length_groups, output_types, row_type, rows_inputs
-from stretto.batching.program import Assign, Block, InstanceProgram, walk
 from stretto.batching.types import (
+    InstanceTensorType,
     RowsType,
     Scalar,
-    TensorType,
     TupleType,
     Type,
     alternatives,
@@ -44,7 +44,7 @@ class BlockLayout:
     inputs that are rows.
     """
 
-    inputs: tuple[TensorType | RowsType | Scalar, ...]
+    inputs: tuple[InstanceTensorType | RowsType | Scalar, ...]
     pools: tuple[int | None, ...]
     rows: tuple[int, ...]
     outputs: tuple[BlockOutput, ...]
@@ -60,11 +60,11 @@ class SharedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ProgramLayout:
     """The pools and tables of a program. pools: the type of each pool, by number. shared: in order
     of first use; the permanent rows of a pool are 0, 1, ... in this order."""
 
-    pools: tuple[TensorType, ...]
+    pools: tuple[InstanceTensorType, ...]
     blocks: tuple[BlockLayout, ...]
     shared: tuple[SharedRow, ...]
     max_outputs: int
@@ -83,12 +83,12 @@ class Layout:
             counts[item.pool] += 1
         return tuple(counts)
 
-    def pool(self, type_: TensorType) -> int | None:
+    def pool(self, type_: InstanceTensorType) -> int | None:
         """Return the number of the pool of a type; None if no tensor has that type."""
         return self.pools.index(type_) if type_ in self.pools else None
 
 
-def layout(program: InstanceProgram) -> Layout:
+def layout(program: InstanceProgram) -> ProgramLayout:
     """Number the pools of a program whose operators are in blocks.
 
     Raises CodegenError if a block returns rows of a length that none of its inputs has.
@@ -104,7 +104,7 @@ def layout(program: InstanceProgram) -> Layout:
         rows.append(SharedRow(tensor, pool, used[pool]))
         used[pool] += 1
     blocks = tuple(_block_layout(block, numbers) for block in program.blocks)
-    return Layout(
+    return ProgramLayout(
         tuple(numbers),
         blocks,
         tuple(rows),
@@ -113,9 +113,9 @@ def layout(program: InstanceProgram) -> Layout:
     )
 
 
-def tensor_type(tensor: torch.Tensor) -> TensorType:
+def tensor_type(tensor: torch.Tensor) -> InstanceTensorType:
     """Return the type of a tensor. Raises KeyError for a dtype that a program cannot carry."""
-    return TensorType(DType.from_torch(tensor.dtype), tuple(tensor.shape))
+    return InstanceTensorType(DType.from_torch(tensor.dtype), tuple(tensor.shape))
 
 
 def _shared_tensors(program: InstanceProgram) -> list[torch.Tensor]:
@@ -123,12 +123,12 @@ def _shared_tensors(program: InstanceProgram) -> list[torch.Tensor]:
     found: dict[int, torch.Tensor] = {}
     for function in program.functions:
         for statement in walk(function.body):
-            if isinstance(statement, Assign) and statement.op == "shared":
+            if isinstance(statement, AssignStatement) and statement.op == "shared":
                 found.setdefault(id(statement.detail), statement.detail)
     return list(found.values())
 
 
-def _tensor_types(program: InstanceProgram) -> Iterator[TensorType]:
+def _tensor_types(program: InstanceProgram) -> Iterator[InstanceTensorType]:
     """Yield the types of tensors in instances, and of those that blocks read and write."""
     for parameter in program.functions[0].parameters:
         yield from _parts(parameter.type)
@@ -139,11 +139,11 @@ def _tensor_types(program: InstanceProgram) -> Iterator[TensorType]:
             yield from _parts(type_)
 
 
-def _parts(type_: Type) -> Iterator[TensorType]:
+def _parts(type_: Type) -> Iterator[InstanceTensorType]:
     """Yield the tensor types in a type, in an order that does not depend on hashes."""
     for item in sorted(alternatives(type_), key=str):
         match item:
-            case TensorType():
+            case InstanceTensorType():
                 yield item
             case RowsType(row):
                 yield row
@@ -154,7 +154,7 @@ def _parts(type_: Type) -> Iterator[TensorType]:
                 pass
 
 
-def _block_layout(block: Block, numbers: dict[TensorType, int]) -> BlockLayout:
+def _block_layout(block: StaticBlock, numbers: dict[InstanceTensorType, int]) -> BlockLayout:
     pools = (None if isinstance(x, Scalar) else numbers[row_type(x)] for x in block.inputs)
     outputs = (numbers[row_type(type_)] for type_ in output_types(block))
     return BlockLayout(
@@ -165,7 +165,7 @@ def _block_layout(block: Block, numbers: dict[TensorType, int]) -> BlockLayout:
     )
 
 
-def _lengths(block: Block) -> tuple[int | None, ...]:
+def _lengths(block: StaticBlock) -> tuple[int | None, ...]:
     """Return for each output that is rows an input of the same length; None for other outputs."""
     groups = length_groups(block)
     found = list[int | None]()

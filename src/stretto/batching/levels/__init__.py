@@ -5,7 +5,7 @@
 ready to be called. `tables` defines the tables.
 """
 
-from stretto.batching.levels.program import LevelProgram
-from stretto.batching.levels.tables import Layout, Tables, pool_types
+from stretto.batching.levels.level_program import LevelProgram
+from stretto.batching.levels.tables import TableLayout, Tables, pool_types
 
-__all__ = ["Layout", "LevelProgram", "Tables", "pool_types"]
+__all__ = ["LevelProgram", "TableLayout", "Tables", "pool_types"]

@@ -28,21 +28,21 @@ from stretto.passes.batching.rules import Batch, NotBatchable
 # the same for all rows in each iteration is not batched.
 
 
-class Region(Protocol):
+class RegionBatcher(Protocol):
     """Interface of the batcher of the ops of one region (`_BlockBatcher`)."""
 
     batch: Batch
     loops: list[Any]
     """The operators that run once per row."""
 
-    def inner(self, params: Sequence[Value]) -> Region:
+    def inner(self, params: Sequence[Value]) -> RegionBatcher:
         """Return the batcher of a nested region with these params."""
         ...
 
     def visit(self, op: Op) -> None: ...
 
 
-def batched_for(region: Region, op: ForOp) -> None:
+def batched_for(region: RegionBatcher, op: ForOp) -> None:
     """Emit a loop for all rows at once. Raises NotBatchable if its bounds differ between rows."""
     batch = region.batch
     start, stop = _bound(batch, op.start), _bound(batch, op.stop)

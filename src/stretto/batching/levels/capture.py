@@ -12,22 +12,23 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from stretto.batching.levels.filled_lists import FilledLists
-from stretto.batching.levels.tables import least_lengths, length_groups, trial
-from stretto.batching.program import (
-    Block,
+from stretto.batching.instance_program import (
+    BlockStep,
     Composition,
     Operation,
-    Step,
+    StaticBlock,
     call_operation,
     filled,
     leaf_of,
     rows_in,
 )
-from stretto.batching.types import RowsType, Scalar, TensorType
+from stretto.batching.levels.filled_lists import FilledLists
+from stretto.batching.levels.tables import least_lengths, length_groups, trial
+from stretto.batching.types import InstanceTensorType, RowsType, Scalar
 from stretto.errors import CaptureError, SourceLocation, StrettoError
 from stretto.frontends.python import (
     Captured,
+    CaptureWatch,
     ConstantSource,
     InputLeaf,
     NewContainer,
@@ -35,7 +36,6 @@ from stretto.frontends.python import (
     SizePlan,
     SizeRange,
     SizeSource,
-    Watch,
     capture,
     staging,
 )
@@ -68,7 +68,7 @@ _MORE = 3
 _TOLERANCE = 1e-5
 
 
-def holds_for_few(program: Program, block: Block, least: Mapping[int, int]) -> bool:
+def holds_for_few(program: Program, block: StaticBlock, least: Mapping[int, int]) -> bool:
     """Return True if the Program of a block, captured for `ENOUGH` rows or more, also agrees with
     the block for fewer.
 
@@ -92,7 +92,7 @@ def holds_for_few(program: Program, block: Block, least: Mapping[int, int]) -> b
     )
 
 
-def _widen(program: Program, block: Block, least: Mapping[int, int]) -> None:
+def _widen(program: Program, block: StaticBlock, least: Mapping[int, int]) -> None:
     groups = length_groups(block)
     renaming: Renaming = {}
     for number, param in enumerate(program.main.params):
@@ -113,10 +113,10 @@ def _lengths(groups: Mapping[int, int], least: Mapping[int, int]) -> Iterator[di
 
 
 def _row_example(
-    type_: TensorType | RowsType | Scalar, length: int, random: torch.Generator
+    type_: InstanceTensorType | RowsType | Scalar, length: int, random: torch.Generator
 ) -> Any:
     match type_:
-        case TensorType(dtype, shape):
+        case InstanceTensorType(dtype, shape):
             return _tensor(shape, dtype.torch, random)
         case RowsType(row):
             return _tensor((length, *row.shape), row.dtype.torch, random)
@@ -134,7 +134,7 @@ def _tensor(shape: tuple[int, ...], dtype: torch.dtype, random: torch.Generator)
     return torch.zeros(shape, dtype=dtype)  # integers are positions, as a rule: 0 is valid
 
 
-def _agrees(program: Program, block: Block, operands: list[Any]) -> bool:
+def _agrees(program: Program, block: StaticBlock, operands: list[Any]) -> bool:
     given = [
         one if isinstance(one, torch.Tensor) else torch.tensor(one, dtype=_ROW_SCALARS[type(one)])
         for one in operands
@@ -183,10 +183,10 @@ class CapturedBlock:
     detects changes of what the capture read. groups: the inputs that have the same length
     (`length_groups`)."""
 
-    block: Block
+    block: StaticBlock
     program: Program
     sources: tuple[ConstantSource, ...]
-    watch: Watch
+    watch: CaptureWatch
     groups: dict[int, int]
 
     @property
@@ -200,7 +200,7 @@ class CapturedBlock:
 
 
 @contextmanager
-def naming(block: Block) -> Generator[None]:
+def naming(block: StaticBlock) -> Generator[None]:
     """Add a note with the block's name to errors raised inside."""
     try:
         yield
@@ -209,7 +209,7 @@ def naming(block: Block) -> Generator[None]:
         raise
 
 
-def capture_block(block: Block, options: Options) -> CapturedBlock:
+def capture_block(block: StaticBlock, options: Options) -> CapturedBlock:
     """Build the Program of one instance. Raises CaptureError, with the user's line, for operators
     that cannot be captured."""
     with naming(block), torch.no_grad():
@@ -232,11 +232,11 @@ def capture_block(block: Block, options: Options) -> CapturedBlock:
     if few and not holds_for_few(program, block, least):
         with naming(block):
             raise _other_lengths(block.steps[-1].operation.location)
-    watch = Watch.of(captured)
+    watch = CaptureWatch.of(captured)
     return CapturedBlock(block, program, captured.constants, watch, length_groups(block))
 
 
-def _captured(block: Block, least: Mapping[int, int], options: Options) -> Captured:
+def _captured(block: StaticBlock, least: Mapping[int, int], options: Options) -> Captured:
     """Trace the block. least: the least length of each group of rows (tables.py)."""
     groups = length_groups(block)
     places = [n for n, type_ in enumerate(block.inputs) if isinstance(type_, RowsType)]
@@ -263,17 +263,17 @@ def _passes() -> tuple[Any, ...]:
     )
 
 
-def _example(type_: TensorType | RowsType | Scalar, length: int) -> torch.Tensor:
+def _example(type_: InstanceTensorType | RowsType | Scalar, length: int) -> torch.Tensor:
     match type_:
-        case TensorType(dtype, shape):
+        case InstanceTensorType(dtype, shape):
             return torch.zeros(shape, dtype=dtype.torch)
-        case RowsType(TensorType(dtype, shape)):
+        case RowsType(InstanceTensorType(dtype, shape)):
             return torch.zeros((length, *shape), dtype=dtype.torch)
         case _:
             return torch.zeros((), dtype=_SCALARS[type_])
 
 
-def _instance(block: Block) -> Callable[..., Any]:
+def _instance(block: StaticBlock) -> Callable[..., Any]:
     """Return a function that calls the block's operators as the user's own code would, for the
     front end to trace."""
 
@@ -292,7 +292,7 @@ def _instance(block: Block) -> Callable[..., Any]:
     return instance
 
 
-def _made(step: Step, values: list[Any]) -> list[torch.Tensor]:
+def _made(step: BlockStep, values: list[Any]) -> list[torch.Tensor]:
     made = _staged(step.operation, [values[number] for number in step.operands])
     leaves = [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
     # A float of an instance is an f64 tensor here, which gives f64 results where a Python number
@@ -318,7 +318,7 @@ def _staged(operation: Operation, operands: list[Any]) -> Any:
     return call_operation(replace(operation, function=call), operands)
 
 
-def _row(type_: TensorType | RowsType) -> TensorType:
+def _row(type_: InstanceTensorType | RowsType) -> InstanceTensorType:
     return type_.row if isinstance(type_, RowsType) else type_
 
 

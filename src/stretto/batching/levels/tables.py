@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch.utils import _python_dispatch
 
-from stretto.batching.program import Block, Operation, call_operation
-from stretto.batching.types import RowsType, Scalar, TensorType, Type
+from stretto.batching.instance_program import Operation, StaticBlock, call_operation
+from stretto.batching.types import InstanceTensorType, RowsType, Scalar, Type
 
 BLOCK, ROWS, INDICES, NUMBERS, END, BASES = range(6)
 """The columns of `steps` that do not depend on the block."""
@@ -34,18 +34,18 @@ LIMITS = ("largest", "longest")
 instance. They bound the memory of intermediate values."""
 
 
-def row_type(type_: TensorType | RowsType) -> TensorType:
+def row_type(type_: InstanceTensorType | RowsType) -> InstanceTensorType:
     """Return the type of the pool that holds a value's rows."""
     return type_.row if isinstance(type_, RowsType) else type_
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TableLayout:
     """The meaning of the columns of `steps` for these blocks. pools: the types of the pools, in
     order."""
 
-    blocks: tuple[Block, ...]
-    pools: tuple[TensorType, ...]
+    blocks: tuple[StaticBlock, ...]
+    pools: tuple[InstanceTensorType, ...]
     lengths: int = field(init=False)
     """The first column of lengths."""
     width: int = field(init=False)
@@ -63,21 +63,21 @@ class Layout:
         return tuple(number for number, type_ in enumerate(self.pools) if type_ in types)
 
 
-def rows_inputs(block: Block) -> list[int]:
+def rows_inputs(block: StaticBlock) -> list[int]:
     """Return the positions of a block's inputs that are rows."""
     return [n for n, type_ in enumerate(block.inputs) if isinstance(type_, RowsType)]
 
 
-def output_types(block: Block) -> list[TensorType | RowsType]:
+def output_types(block: StaticBlock) -> list[InstanceTensorType | RowsType]:
     """Return the types of a block's outputs."""
     found = [block.types[number] for number in block.outputs]
     assert not any(isinstance(type_, Scalar) for type_ in found)
     return [type_ for type_ in found if not isinstance(type_, Scalar)]
 
 
-def pool_types(blocks: Sequence[Block]) -> tuple[TensorType, ...]:
+def pool_types(blocks: Sequence[StaticBlock]) -> tuple[InstanceTensorType, ...]:
     """Return the types of all tensors that blocks read or write, in order of first appearance."""
-    found: dict[TensorType, None] = {}
+    found: dict[InstanceTensorType, None] = {}
     for block in blocks:
         for type_ in (*block.inputs, *output_types(block)):
             if not isinstance(type_, Scalar):
@@ -100,7 +100,7 @@ class Tables:
 
     @staticmethod
     def of(
-        layout: Layout, steps: torch.Tensor, indices: torch.Tensor, numbers: torch.Tensor
+        layout: TableLayout, steps: torch.Tensor, indices: torch.Tensor, numbers: torch.Tensor
     ) -> Tables:
         """Build tables, computing `largest` and `longest` from the steps."""
         lengths = steps[:, layout.lengths :]
@@ -122,7 +122,7 @@ trial: Any = _python_dispatch._disable_current_modes  # pyright: ignore[reportPr
 construction."""
 
 
-def length_groups(block: Block) -> dict[int, int]:
+def length_groups(block: StaticBlock) -> dict[int, int]:
     """Return for each value that is rows the first value of the same length: its group."""
     types = block.types
     found = {n: n for n, type_ in enumerate(block.inputs) if isinstance(type_, RowsType)}
@@ -140,7 +140,7 @@ def length_groups(block: Block) -> dict[int, int]:
     return found
 
 
-def least_lengths(block: Block) -> dict[int, int]:
+def least_lengths(block: StaticBlock) -> dict[int, int]:
     """Return the least length of each group that has one: an operation of the group raises for
     fewer rows, so an instance with fewer has already ended."""
     groups = length_groups(block)
@@ -175,7 +175,7 @@ def short_errors(operation: Operation, types: Sequence[Type]) -> tuple[Exception
 
 def _example(type_: Type, length: int) -> Any:
     match type_:
-        case TensorType(dtype, shape):
+        case InstanceTensorType(dtype, shape):
             return torch.zeros(shape, dtype=dtype.torch)
         case RowsType(row):
             return torch.zeros((length, *row.shape), dtype=row.dtype.torch)

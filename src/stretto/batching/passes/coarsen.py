@@ -5,8 +5,8 @@
     %b = mul(%a, %y)            =>
     %c = add(%b, %x)
 
-Changes: every `Operate` becomes part of a `Record`; equal blocks become one. Needs: pure
-operators, which the front end ensures. Guarantees: the same values; operators move over
+Changes: every `OperateStatement` becomes part of a `RecordStatement`; equal blocks become one.
+Needs: pure operators, which the front end ensures. Guarantees: the same values; operators move over
 statements that they do not depend on, calls and loops among them, and operators whose results
 are not used and that cannot raise are removed. (ACRoBat, section B.2.)
 """
@@ -18,6 +18,30 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from stretto.batching.instance_program import (
+    AssignStatement,
+    BlockStep,
+    Body,
+    CallStatement,
+    ForkLoopStatement,
+    ForkStatement,
+    IfStatement,
+    InstanceProgram,
+    Literal,
+    LoopStatement,
+    Operand,
+    OperateStatement,
+    PassRemark,
+    PhaseStatement,
+    ReadStatement,
+    RecordStatement,
+    ReturnStatement,
+    ScopeStatement,
+    Statement,
+    Variable,
+    first_location,
+    walk,
+)
 from stretto.batching.passes.uses import (
     Blocks,
     FunctionUses,
@@ -29,33 +53,9 @@ from stretto.batching.passes.uses import (
     used,
     with_bodies,
 )
-from stretto.batching.program import (
-    Assign,
-    Body,
-    Call,
-    Fork,
-    ForkLoop,
-    If,
-    InstanceProgram,
-    Literal,
-    Loop,
-    Operand,
-    Operate,
-    Phase,
-    Read,
-    Record,
-    Remark,
-    Return,
-    Scope,
-    Statement,
-    Step,
-    Variable,
-    first_location,
-    walk,
-)
-from stretto.batching.types import RowsType, Scalar, TensorType
+from stretto.batching.types import InstanceTensorType, RowsType, Scalar
 
-# ---- Joining the operators of a body into one `Record`.
+# ---- Joining the operators of a body into one `RecordStatement`.
 #
 # Operators are collected from the top of the body, and recorded as late as possible: before the
 # first statement that reads their results, assigns their operands or results, or may leave the body
@@ -66,11 +66,11 @@ from stretto.batching.types import RowsType, Scalar, TensorType
 class _Group:
     """Operators that will be one block, with the variables that they assign and read."""
 
-    operates: list[Operate] = field(default_factory=list[Operate])
+    operates: list[OperateStatement] = field(default_factory=list[OperateStatement])
     made: set[Variable] = field(default_factory=set[Variable])
     read: set[Variable] = field(default_factory=set[Variable])
 
-    def add(self, statement: Operate) -> None:
+    def add(self, statement: OperateStatement) -> None:
         self.operates.append(statement)
         self.made.update(statement.targets)
         self.read.update(used(statement))
@@ -84,7 +84,7 @@ class Former:
     uses: FunctionUses
     alone: bool = False
     """True if each operator is a separate block."""
-    remarks: list[Remark] = field(default_factory=list[Remark])
+    remarks: list[PassRemark] = field(default_factory=list[PassRemark])
     """Reasons why operators of one body are not one block."""
 
     def body(self, body: Body) -> Body:
@@ -102,7 +102,7 @@ class Former:
             group = _Group()
 
         for statement in body:
-            if isinstance(statement, Operate):
+            if isinstance(statement, OperateStatement):
                 if group.made.intersection(statement.targets) or group.read.intersection(
                     statement.targets
                 ):
@@ -113,7 +113,9 @@ class Former:
                 if self.alone:
                     close()
             else:
-                inside = tuple(item for item in walk((statement,)) if isinstance(item, Operate))
+                inside = tuple(
+                    item for item in walk((statement,)) if isinstance(item, OperateStatement)
+                )
                 if inside:
                     self._remark(between, inside)
                     between = None
@@ -129,14 +131,14 @@ class Former:
 
     def _remark(self, between: str | None, second: Body) -> None:
         if between is not None:
-            self.remarks.append(Remark("two blocks, not one", between, first_location(second)))
+            self.remarks.append(PassRemark("two blocks, not one", between, first_location(second)))
 
     def why_not_passing(
         self, statement: Statement, group: _Group, after: Counter[Variable]
     ) -> str | None:
         """Return why a statement that follows the operators of a group cannot move before them, or
         None if it can. after: reads from the statement to the end of the body."""
-        if isinstance(statement, Phase):
+        if isinstance(statement, PhaseStatement):
             return "a phase begins between them"
         if all_used(statement) & group.made:
             return f"{_kind(statement)} between them needs what the first makes"
@@ -145,13 +147,13 @@ class Former:
         inside = Counter(variable for item in group.operates for variable in used(item))
         seen_here = all(self.uses.reads[made] == after[made] + inside[made] for made in group.made)
         must_run = any(item.may_raise for item in group.operates)
-        if must_run and isinstance(statement, Return):
+        if must_run and isinstance(statement, ReturnStatement):
             return "the function ends between them"
         if (must_run or not seen_here) and leaves(statement):
             return "a `break`, `continue` or end of a branch between them may skip the second"
         return None
 
-    def record(self, operates: list[Operate]) -> list[Record]:
+    def record(self, operates: list[OperateStatement]) -> list[RecordStatement]:
         """Return the record of some operators, in their order; an empty list if their results are
         not used and none of them may raise."""
         inside = Counter(variable for item in operates for variable in used(item))
@@ -166,43 +168,43 @@ class Former:
             given = (operand for operand in item.operands if operand not in made)
             inputs.update((operand_key(operand), operand) for operand in given)
         numbers = {key: number for number, key in enumerate(inputs)}
-        steps: list[Step] = []
+        steps: list[BlockStep] = []
         for item in operates:
             wired = tuple(numbers[operand_key(operand)] for operand in item.operands)
-            steps.append(Step(item.operation, wired))
+            steps.append(BlockStep(item.operation, wired))
             for target in item.targets:
                 numbers[target] = len(numbers)
         outputs = tuple(numbers[target] for target in targets)
         types = tuple(map(_operand_type, inputs.values()))
         block = self.blocks.number(types, tuple(steps), outputs)
         location = operates[0].operation.location
-        return [Record(targets, block, tuple(inputs.values()), location)]
+        return [RecordStatement(targets, block, tuple(inputs.values()), location)]
 
 
 def _kind(statement: Statement) -> str:
     match statement:
-        case Read():
+        case ReadStatement():
             return "a decision on a tensor"
-        case Call():
+        case CallStatement():
             return "a call"
-        case Loop() | ForkLoop():
+        case LoopStatement() | ForkLoopStatement():
             return "a loop"
-        case If() | Scope():
+        case IfStatement() | ScopeStatement():
             return "a branch"
-        case Fork():
+        case ForkStatement():
             return "one of several concurrent calls"
-        case Assign(op="append" | "put" | "insert" | "extend" | "store" | "set"):
+        case AssignStatement(op="append" | "put" | "insert" | "extend" | "store" | "set"):
             return "a list or an object"
         case _:
             return "a value of the instance"
 
 
-def _operand_type(operand: Operand) -> TensorType | RowsType | Scalar:
+def _operand_type(operand: Operand) -> InstanceTensorType | RowsType | Scalar:
     if isinstance(operand, Literal):
         kinds: dict[type, Scalar] = {bool: Scalar.BOOL, int: Scalar.INT, float: Scalar.FLOAT}
         return kinds[type(operand.value)]
     kind = operand.type
-    assert isinstance(kind, TensorType | RowsType | Scalar), kind
+    assert isinstance(kind, InstanceTensorType | RowsType | Scalar), kind
     return kind
 
 

@@ -8,12 +8,12 @@
 
 Whenever a call waits for the value of a tensor, everything recorded so far is run; so the
 number of launches of a batch is the number of waits that an instance does one after the other.
-Independent calls that both wait become the bodies of a `Fork`, which are fibers of the
+Independent calls that both wait become the bodies of a `ForkStatement`, which are fibers of the
 instance. (ACRoBat, section 4.2, where the user has to mark concurrent calls.)
 `concurrent_loops.py` does this for loops.
 
-Changes: neighbouring statements become a `Fork`; statements between them move before it, into a
-body, or after it. Forks without a benefit become sequences. Needs: nothing. Guarantees: the
+Changes: neighbouring statements become a `ForkStatement`; statements between them move before it,
+into a body, or after it. Forks without a benefit become sequences. Needs: nothing. Guarantees: the
 same values and effects; of several exceptions the first in program order is raised: the host
 raises that of the first body, and no statement that may raise moves over another one that may
 (for exceptions to this see `concurrent_loops.py`).
@@ -25,8 +25,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from stretto.batching.instance_program import (
+    Body,
+    CallStatement,
+    ForkLoopStatement,
+    ForkStatement,
+    InstanceFunction,
+    InstanceProgram,
+    LoopStatement,
+    OperateStatement,
+    PassRemark,
+    PhaseStatement,
+    ReadStatement,
+    Statement,
+    first_location,
+    walk,
+)
 from stretto.batching.passes.concurrent_loops import (
-    Part,
+    StatementEffects,
     concurrent_loop,
     with_split_branches,
     without_continue,
@@ -37,22 +53,6 @@ from stretto.batching.passes.uses import (
     all_assigned,
     count_uses,
     with_bodies,
-)
-from stretto.batching.program import (
-    Body,
-    Call,
-    Fork,
-    ForkLoop,
-    Function,
-    InstanceProgram,
-    Loop,
-    Operate,
-    Phase,
-    Read,
-    Remark,
-    Statement,
-    first_location,
-    walk,
 )
 
 _BEFORE, _AFTER = -1, 1 << 30
@@ -75,14 +75,14 @@ class Concurrent:
     def apply(self, program: InstanceProgram) -> None:
         effects = AllEffects(program)
         for function in program.functions:
-            finder = _Finder(program, function, effects, self.finds, self.always)
+            finder = _ConcurrencyFinder(program, function, effects, self.finds, self.always)
             function.body = finder.body(function.body)
 
 
 @dataclass(slots=True)
-class _Finder:
+class _ConcurrencyFinder:
     program: InstanceProgram
-    function: Function
+    function: InstanceFunction
     effects: AllEffects
     finds: bool
     always: bool
@@ -94,27 +94,29 @@ class _Finder:
         self.objects = self.effects.objects(self.function)
 
     def body(self, body: Body) -> Body:
-        parts: list[Part] = []
+        parts: list[StatementEffects] = []
         for original in body:
             statement = with_bodies(original, self.body)
-            if isinstance(statement, Fork):
+            if isinstance(statement, ForkStatement):
                 kept = self._kept_or_flat(statement)
                 if kept == (statement,):
                     self._say(_CALLS, "asserted by `stretto.concurrent`", kept)
                 parts += map(self.part, kept)
                 continue
-            if self.finds and isinstance(statement, Loop):
+            if self.finds and isinstance(statement, LoopStatement):
                 statement = self._loop(statement, original)
             parts.append(self.part(statement))
         return tuple(self._forked(parts)) if self.finds else _statements(parts)
 
-    def part(self, statement: Statement, around: Body = ()) -> Part:
+    def part(self, statement: Statement, around: Body = ()) -> StatementEffects:
         effects = self.effects.of((statement,), around, self.objects)
-        if self.always and any(isinstance(s, Call | Operate) for s in walk((statement,))):
+        if self.always and any(
+            isinstance(s, CallStatement | OperateStatement) for s in walk((statement,))
+        ):
             effects = replace(effects, waits=True)
-        return Part(statement, effects)
+        return StatementEffects(statement, effects)
 
-    def _loop(self, loop: Loop, original: Statement) -> Statement:
+    def _loop(self, loop: LoopStatement, original: Statement) -> Statement:
         """Return the loop with concurrent iterations, or the loop itself if they cannot be
         concurrent."""
         body = with_split_branches(
@@ -125,28 +127,28 @@ class _Finder:
         inside = count_uses((original,))
         made = all_assigned(original)
         later = frozenset(v for v in made if self.uses.reads[v] != inside[v])
-        found = concurrent_loop(Loop(body), parts, within, later)
-        if isinstance(found, Remark):
+        found = concurrent_loop(LoopStatement(body), parts, within, later)
+        if isinstance(found, PassRemark):
             self.program.remarks.append(found)
             return loop
-        if isinstance(found, ForkLoop):
+        if isinstance(found, ForkLoopStatement):
             self._say("iterations of a loop wait at the same time", _APART, (found,))
             return found
         return loop
 
     def _say(self, what: str, reason: str, body: Body) -> None:
-        self.program.remarks.append(Remark(what, reason, first_location(body), is_done=True))
+        self.program.remarks.append(PassRemark(what, reason, first_location(body), is_done=True))
 
-    def _kept_or_flat(self, fork: Fork) -> Body:
+    def _kept_or_flat(self, fork: ForkStatement) -> Body:
         """Return a fork of the user if at least two bodies wait; otherwise the sequence of its
         statements."""
         flat = tuple(item for inner in fork.bodies for item in inner)
-        if not self.finds or any(isinstance(item, Phase) for item in walk(flat)):
+        if not self.finds or any(isinstance(item, PhaseStatement) for item in walk(flat)):
             return flat
-        waiting = sum(self.part(Fork((inner,))).effects.waits for inner in fork.bodies)
+        waiting = sum(self.part(ForkStatement((inner,))).effects.waits for inner in fork.bodies)
         return (fork,) if waiting > 1 else flat
 
-    def _forked(self, parts: list[Part]) -> Iterable[Statement]:
+    def _forked(self, parts: list[StatementEffects]) -> Iterable[Statement]:
         while parts:
             if not parts[0].effects.waits or parts[0].stays:
                 yield parts.pop(0).statement
@@ -162,12 +164,12 @@ class _Finder:
                 self._remark(parts)
                 yield parts.pop(0).statement
             else:
-                forks = tuple(item for item in made if isinstance(item, Fork))
+                forks = tuple(item for item in made if isinstance(item, ForkStatement))
                 self._say(_CALLS, _APART, forks)
                 yield from made
                 del parts[:count]
 
-    def _remark(self, parts: list[Part]) -> None:
+    def _remark(self, parts: list[StatementEffects]) -> None:
         """Add a remark why the first statement and the next call that waits are not concurrent."""
         first = parts[0]
         if not is_deep([first]):
@@ -178,11 +180,13 @@ class _Finder:
                 reason = why_not_concurrent(first, between, other)
                 what = "calls that wait one after the other"
                 place = first_location((other.statement,)) or first_location((first.statement,))
-                self.program.remarks.append(Remark(what, reason, place))
+                self.program.remarks.append(PassRemark(what, reason, place))
                 return
 
 
-def why_not_concurrent(first: Part, between: Sequence[Part], second: Part) -> str:
+def why_not_concurrent(
+    first: StatementEffects, between: Sequence[StatementEffects], second: StatementEffects
+) -> str:
     """Return why two statements that wait cannot be bodies of a fork."""
     needed = [second]
     for part in reversed(between):
@@ -195,7 +199,7 @@ def why_not_concurrent(first: Part, between: Sequence[Part], second: Part) -> st
     return found or "what stands between them may raise, or needs several others"
 
 
-def is_deep(parts: Sequence[Part]) -> bool:
+def is_deep(parts: Sequence[StatementEffects]) -> bool:
     """Return True if statements wait for more than what was recorded before them. A value recorded
     before is computed at the next launch anyway, so waiting for it adds no launch."""
     own = {v for part in parts for v in all_assigned(part.statement)}
@@ -203,7 +207,9 @@ def is_deep(parts: Sequence[Part]) -> bool:
         if not part.effects.waits:
             continue
         for item in walk((part.statement,)):
-            if isinstance(item, Call) or (isinstance(item, Read) and item.tensor in own):
+            if isinstance(item, CallStatement) or (
+                isinstance(item, ReadStatement) and item.tensor in own
+            ):
                 return True
     return False
 
@@ -213,11 +219,11 @@ class _Region:
     """Consecutive statements, each with its place: before the fork, in one of its bodies, or after
     it."""
 
-    parts: list[Part] = field(default_factory=list[Part])
+    parts: list[StatementEffects] = field(default_factory=list[StatementEffects])
     places: list[int] = field(default_factory=list[int])
     bodies: int = 0
 
-    def takes(self, part: Part) -> bool:
+    def takes(self, part: StatementEffects) -> bool:
         """Give the next statement a place and return True; return False if no place is possible."""
         if part.stays:
             return False
@@ -229,7 +235,7 @@ class _Region:
                 return True
         return False
 
-    def _choices(self, part: Part) -> list[int]:
+    def _choices(self, part: StatementEffects) -> list[int]:
         needed = {
             place
             for other, place in zip(self.parts, self.places, strict=True)
@@ -251,7 +257,7 @@ class _Region:
             if place == body
         )
 
-    def _in_order(self, number: int, part: Part, place: int) -> bool:
+    def _in_order(self, number: int, part: StatementEffects, place: int) -> bool:
         """Return True if an earlier statement and this one, in this place, keep their order as far
         as it matters."""
         return _is_in_order(self.parts[number], self.places[number], part, place)
@@ -259,14 +265,14 @@ class _Region:
     def finished(self) -> list[Statement] | None:
         """Return the statements with the fork; None if the fork has no benefit."""
         self._move_tails()
-        found: dict[int, list[Part]] = {}
+        found: dict[int, list[StatementEffects]] = {}
         for part, place in zip(self.parts, self.places, strict=True):
             found.setdefault(place, []).append(part)
         before, after = found.pop(_BEFORE, []), found.pop(_AFTER, [])
         if sum(is_deep(body) for body in found.values()) < 2:
             return None
         several = [_statements(found[place]) for place in sorted(found)]
-        return [*_statements(before), Fork(tuple(several)), *_statements(after)]
+        return [*_statements(before), ForkStatement(tuple(several)), *_statements(after)]
 
     def _move_tails(self) -> None:
         """Move statements that nothing after them in their body needs behind the fork, where later
@@ -280,7 +286,7 @@ class _Region:
                 self.places[number] = _AFTER
 
 
-def _is_in_order(first: Part, place: int, second: Part, other: int) -> bool:
+def _is_in_order(first: StatementEffects, place: int, second: StatementEffects, other: int) -> bool:
     """Return True if two statements, the first of which is earlier in the program, may have these
     places."""
     if first.effects.fails and second.effects.fails and place > other:
@@ -290,5 +296,5 @@ def _is_in_order(first: Part, place: int, second: Part, other: int) -> bool:
     return first.why_before(second) is None
 
 
-def _statements(parts: Iterable[Part]) -> Body:
+def _statements(parts: Iterable[StatementEffects]) -> Body:
     return tuple(part.statement for part in parts)

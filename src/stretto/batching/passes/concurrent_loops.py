@@ -12,11 +12,12 @@
                                               append(%list, %y)
 
 The *head* decides if there is another iteration, the *tail* holds what iterations do one after the
-other; everything else is the *body*. Changes: a `Loop` whose bodies wait and do not depend on each
-other becomes a `ForkLoop`. Needs: nothing. Guarantees: the same values and effects. Of several
-exceptions that of the first iteration is raised; within an iteration, `raise` statements and calls
-in the tail keep their order, and only a primitive that fails there, as in `counts[i] += 1`, may be
-superseded by an exception of body statements that follow it in the program.
+other; everything else is the *body*. Changes: a `LoopStatement` whose bodies wait and do not depend
+on each other becomes a `ForkLoopStatement`. Needs: nothing. Guarantees: the same values and
+effects. Of several exceptions that of the first iteration is raised; within an iteration, `raise`
+statements and calls in the tail keep their order, and only a primitive that fails there, as in
+`counts[i] += 1`, may be superseded by an exception of body statements that follow it in the
+program.
 """
 
 from __future__ import annotations
@@ -25,7 +26,23 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
-from stretto.batching.passes.effects import Effects, Touched, exposed, why_not_loop
+from stretto.batching.instance_program import (
+    AssignStatement,
+    Body,
+    CallStatement,
+    ContinueStatement,
+    ForkLoopStatement,
+    IfStatement,
+    LoopStatement,
+    PassRemark,
+    RaiseStatement,
+    ReturnStatement,
+    Statement,
+    Variable,
+    first_location,
+    walk,
+)
+from stretto.batching.passes.effects import Effects, TouchedVariables, exposed, why_not_loop
 from stretto.batching.passes.uses import (
     FunctionUses,
     all_assigned,
@@ -35,38 +52,22 @@ from stretto.batching.passes.uses import (
     leaves,
     renamed,
 )
-from stretto.batching.program import (
-    Assign,
-    Body,
-    Call,
-    Continue,
-    ForkLoop,
-    If,
-    Loop,
-    Raise,
-    Remark,
-    Return,
-    Statement,
-    Variable,
-    first_location,
-    walk,
-)
 
 _HEAD, _BODY, _TAIL = range(3)
 
 
 @dataclass(eq=False)
-class Part:
+class StatementEffects:
     """A statement of a body, with its effects."""
 
     statement: Statement
     effects: Effects
 
     @cached_property
-    def touched(self) -> Touched:
-        return Touched.of((self.statement,))
+    def touched(self) -> TouchedVariables:
+        return TouchedVariables.of((self.statement,))
 
-    def why_before(self, other: Part) -> str | None:
+    def why_before(self, other: StatementEffects) -> str | None:
         """Return why a later statement has to stay after this one, or None if it need not."""
         for variable in self.touched.assigned & other.touched.all:
             return f"the second needs %{variable.name} of the first"
@@ -79,16 +80,19 @@ class Part:
     @cached_property
     def stays(self) -> bool:
         """True if it cannot be part of a fork."""
-        if isinstance(self.statement, Return | Raise) or leaves(self.statement):
+        if isinstance(self.statement, ReturnStatement | RaiseStatement) or leaves(self.statement):
             return True
         if ends((self.statement,)) or self.effects.phases:
             return True
-        return any(isinstance(item, Return) for item in walk((self.statement,)))
+        return any(isinstance(item, ReturnStatement) for item in walk((self.statement,)))
 
 
 def concurrent_loop(
-    loop: Loop, parts: Sequence[Part], within: Sequence[Effects], later: Set[Variable]
-) -> Loop | ForkLoop | Remark:
+    loop: LoopStatement,
+    parts: Sequence[StatementEffects],
+    within: Sequence[Effects],
+    later: Set[Variable],
+) -> LoopStatement | ForkLoopStatement | PassRemark:
     """Return the loop with concurrent iterations; the loop itself if there is no gain; a remark if
     something prevents it.
 
@@ -98,23 +102,23 @@ def concurrent_loop(
     if not any(part.effects.waits for part in parts):
         return loop
     made = _Split(parts, within, later).made()
-    if isinstance(made, ForkLoop):
+    if isinstance(made, ForkLoopStatement):
         return made
-    if not any(isinstance(item, Call | Loop) for item in walk(loop.body)):
+    if not any(isinstance(item, CallStatement | LoopStatement) for item in walk(loop.body)):
         return loop  # a decision in each step, as in a search: no user expects concurrency
-    return Remark("iterations of a loop, one after the other", made, first_location(loop.body))
+    return PassRemark("iterations of a loop, one after the other", made, first_location(loop.body))
 
 
 @dataclass(slots=True)
 class _Split:
-    parts: Sequence[Part]
+    parts: Sequence[StatementEffects]
     within: Sequence[Effects]
     later: Set[Variable]
 
-    def made(self) -> ForkLoop | str:
+    def made(self) -> ForkLoopStatement | str:
         """Return the concurrent loop, or the reason why there is none."""
         statements = tuple(part.statement for part in self.parts)
-        if any(isinstance(item, Return) for item in walk(statements)):
+        if any(isinstance(item, ReturnStatement) for item in walk(statements)):
             return "a `return` is in it"
         if ends(statements):
             return "no iteration comes to its end"
@@ -212,25 +216,29 @@ class _Split:
         """Return True if a statement may raise by a `raise` or a call: it guards the statements
         after it, so it must not be delayed after them."""
         part = self.parts[number]
-        guards = any(isinstance(item, Raise | Call) for item in walk((part.statement,)))
+        guards = any(
+            isinstance(item, RaiseStatement | CallStatement) for item in walk((part.statement,))
+        )
         return part.effects.fails and guards
 
-    def _loop(self, head: Body, body: Body, tail: Body) -> ForkLoop | str:
+    def _loop(self, head: Body, body: Body, tail: Body) -> ForkLoopStatement | str:
         """Build the loop, with a private variable for each value that the head passes to body or
         tail. Return a reason if that is not possible."""
-        handed = Touched.of(head).assigned & (Touched.of(body).all | Touched.of(tail).all)
-        if handed & (Touched.of(body).assigned | Touched.of(tail).assigned):
+        handed = TouchedVariables.of(head).assigned & (
+            TouchedVariables.of(body).all | TouchedVariables.of(tail).all
+        )
+        if handed & (TouchedVariables.of(body).assigned | TouchedVariables.of(tail).assigned):
             return "an iteration assigns what decides whether there is another one"
         names = {v: Variable(f"{v.name}'own", v.type) for v in sorted(handed, key=lambda v: v.name)}
-        head = (*head, *(Assign(own, "copy", (v,)) for v, own in names.items()))
+        head = (*head, *(AssignStatement(own, "copy", (v,)) for v, own in names.items()))
         body, tail = renamed(body, names), renamed(tail, names)
         carried = exposed((*body, *tail))
         private = list(names.values())
-        for variable in sorted(Touched.of(body).assigned, key=lambda v: v.name):
+        for variable in sorted(TouchedVariables.of(body).assigned, key=lambda v: v.name):
             if variable in carried or variable in self.later:
                 return f"%{variable.name} is used after the iteration that assigns it"
             private.append(variable)
-        made = ForkLoop(head, body, tail, tuple(private))
+        made = ForkLoopStatement(head, body, tail, tuple(private))
         return why_not_loop(made) or made
 
 
@@ -254,17 +262,17 @@ def without_continue(body: Body) -> Body:
     """Return the body of a loop with the statements after a `continue` moved into the arm that
     does not skip them."""
     for place, statement in enumerate(body):
-        if not isinstance(statement, If):
+        if not isinstance(statement, IfStatement):
             continue
         for arm, other in ((0, 1), (1, 0)):
             arms = [statement.then, statement.orelse]
-            if not arms[arm] or not isinstance(arms[arm][-1], Continue):
+            if not arms[arm] or not isinstance(arms[arm][-1], ContinueStatement):
                 continue
             arms[arm] = arms[arm][:-1]
             if any(map(leaves, arms[arm])) or ends(arms[other]):
                 continue
             arms[other] = (*arms[other], *without_continue(body[place + 1 :]))
-            return (*body[:place], If(statement.condition, arms[0], arms[1]))
+            return (*body[:place], IfStatement(statement.condition, arms[0], arms[1]))
     return body
 
 
@@ -272,11 +280,11 @@ def with_split_branches(body: Body, waits: Callable[[Statement], bool], uses: Fu
     """Return a body in which branches that wait are split in two, where possible."""
     found: list[Statement] = []
     for statement in body:
-        if isinstance(statement, If) and waits(statement) and not leaves(statement):
+        if isinstance(statement, IfStatement) and waits(statement) and not leaves(statement):
             arms = [
                 with_split_branches(arm, waits, uses) for arm in (statement.then, statement.orelse)
             ]
-            inner = If(statement.condition, arms[0], arms[1])
+            inner = IfStatement(statement.condition, arms[0], arms[1])
             found += _two(inner, waits, lambda v, whole=statement: _is_inside(v, whole, uses))
         else:
             found.append(statement)
@@ -291,18 +299,18 @@ def _is_inside(variable: Variable, whole: Statement, uses: FunctionUses) -> bool
 
 
 def _two(
-    branch: If, waits: Callable[[Statement], bool], is_inside: Callable[[Variable], bool]
+    branch: IfStatement, waits: Callable[[Statement], bool], is_inside: Callable[[Variable], bool]
 ) -> list[Statement]:
     cuts = [_cut(arm, waits) for arm in (branch.then, branch.orelse)]
-    first = If(branch.condition, branch.then[: cuts[0]], branch.orelse[: cuts[1]])
-    second = If(branch.condition, branch.then[cuts[0] :], branch.orelse[cuts[1] :])
+    first = IfStatement(branch.condition, branch.then[: cuts[0]], branch.orelse[: cuts[1]])
+    second = IfStatement(branch.condition, branch.then[cuts[0] :], branch.orelse[cuts[1] :])
     if not (second.then or second.orelse) or branch.condition in all_assigned(first):
         return [branch]
     reads, later = count_uses((*second.then, *second.orelse)), all_assigned(second)
     handed = sorted((v for v in all_assigned(first) if reads[v]), key=lambda v: v.name)
     if any(variable in later or not is_inside(variable) for variable in handed):
         return [branch]
-    return [*(Assign(variable, "unset") for variable in handed), first, second]
+    return [*(AssignStatement(variable, "unset") for variable in handed), first, second]
 
 
 def _cut(arm: Body, waits: Callable[[Statement], bool]) -> int:

@@ -17,34 +17,34 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from stretto.batching.passes.recurrences import Cell, Flow
-from stretto.batching.passes.uses import FunctionUses, all_assigned, all_used, assigned, ends, used
-from stretto.batching.program import (
-    Assign,
+from stretto.batching.instance_program import (
+    AssignStatement,
     Body,
-    Break,
-    Call,
-    Continue,
-    Fork,
-    ForkLoop,
-    Function,
-    If,
+    BreakStatement,
+    CallStatement,
+    ContinueStatement,
+    ForkLoopStatement,
+    ForkStatement,
+    IfStatement,
+    InstanceFunction,
     InstanceProgram,
-    Leave,
+    LeaveStatement,
     Literal,
-    Loop,
+    LoopStatement,
     Operand,
-    Phase,
-    Raise,
-    Read,
-    Return,
-    Scope,
+    PhaseStatement,
+    RaiseStatement,
+    ReadStatement,
+    ReturnStatement,
+    ScopeStatement,
     Statement,
     Variable,
     bodies,
     walk,
 )
-from stretto.batching.types import Scalar, TensorType, Type, alternatives
+from stretto.batching.passes.recurrences import CellNode, DataFlowGraph
+from stretto.batching.passes.uses import FunctionUses, all_assigned, all_used, assigned, ends, used
+from stretto.batching.types import InstanceTensorType, Scalar, Type, alternatives
 
 # ---- Variables that a body reads before it assigns them.
 
@@ -52,7 +52,7 @@ from stretto.batching.types import Scalar, TensorType, Type, alternatives
 def exposed(body: Body) -> set[Variable]:
     """Return the variables whose value from before a body the body may read."""
     found: set[Variable] = set()
-    _Exposed(found).body(body, frozenset())
+    _ExposedVariables(found).body(body, frozenset())
     return found
 
 
@@ -60,7 +60,7 @@ _Known = frozenset[Variable]
 
 
 @dataclass(slots=True)
-class _Exposed:
+class _ExposedVariables:
     """Data flow of the variables assigned on all paths; None is a path that does not continue
     here."""
 
@@ -78,34 +78,34 @@ class _Exposed:
     def statement(self, statement: Statement, known: _Known) -> _Known | None:
         self.found.update(v for v in used(statement) if v not in known)
         match statement:
-            case If(_, then, orelse):
+            case IfStatement(_, then, orelse):
                 return _meet([self.body(then, known), self.body(orelse, known)])
-            case Loop(inner):
+            case LoopStatement(inner):
                 outer, self.breaks = self.breaks, []
                 self.body(inner, known)
                 ends, self.breaks = self.breaks, outer
                 return _meet(list(ends))
-            case ForkLoop(head, inner, tail):
+            case ForkLoopStatement(head, inner, tail):
                 outer, self.breaks = self.breaks, []
                 self.body(tail, self.body(inner, self.body(head, known)))
                 ends, self.breaks = self.breaks, outer
                 return _meet(list(ends))
-            case Scope(label, inner):
+            case ScopeStatement(label, inner):
                 self.ends = self.ends or {}
                 self.ends[label] = []
                 end = self.body(inner, known)
                 return _meet([end, *self.ends[label]])
-            case Leave(label):
+            case LeaveStatement(label):
                 if self.ends is not None and label in self.ends:
                     self.ends[label].append(known)
                 return None
-            case Break():
+            case BreakStatement():
                 if self.breaks is not None:
                     self.breaks.append(known)
                 return None
-            case Continue() | Return() | Raise():
+            case ContinueStatement() | ReturnStatement() | RaiseStatement():
                 return None
-            case Fork(several):
+            case ForkStatement(several):
                 several_ends = [self.body(inner, known) for inner in several]
                 return known.union(*(end for end in several_ends if end is not None))
             case _:
@@ -123,7 +123,7 @@ Root = int | str | Variable
 """Origin of an object: the number of a parameter; the variable to which a statement outside of the
 part, but in its function, assigned a new object; or `MADE` or `OTHER`."""
 MADE, OTHER = "made here", "anywhere"
-Access = tuple[Root, Cell]
+Access = tuple[Root, CellNode]
 
 
 def may_alias(first: Access, second: Access) -> bool:
@@ -198,8 +198,8 @@ class Effects:
 class _Summary:
     """The effects of a call of a function: touched cells, each with the root of its object."""
 
-    reads: set[tuple[Root, Cell]] = field(default_factory=set["tuple[Root, Cell]"])
-    writes: set[tuple[Root, Cell]] = field(default_factory=set["tuple[Root, Cell]"])
+    reads: set[tuple[Root, CellNode]] = field(default_factory=set["tuple[Root, CellNode]"])
+    writes: set[tuple[Root, CellNode]] = field(default_factory=set["tuple[Root, CellNode]"])
     results: set[Root] = field(default_factory=set["Root"])
     waits: bool = False
     fails: bool = False
@@ -215,7 +215,7 @@ class AllEffects:
 
     def __init__(self, program: InstanceProgram) -> None:
         self._program = program
-        self._flow = Flow(program)
+        self._flow = DataFlowGraph(program)
         self._summaries = [_Summary() for _ in program.functions]
         changed = True
         while changed:
@@ -240,13 +240,13 @@ class AllEffects:
             made.phases,
         )
 
-    def objects(self, function: Function) -> FunctionObjects:
+    def objects(self, function: InstanceFunction) -> FunctionObjects:
         """Return what `of` needs to know of the function that a part is in."""
         part = _Part(self._program, self._flow, self._summaries, _Summary())
         part.find_roots(function.body, {}, sites=True)
         return FunctionObjects(part.roots, FunctionUses.of(function).assignments)
 
-    def _summarise(self, number: int, function: Function) -> None:
+    def _summarise(self, number: int, function: InstanceFunction) -> None:
         parameters: _Roots = {v: {place} for place, v in enumerate(function.parameters)}
         summaries = self._summaries
         part = _Part(self._program, self._flow, summaries, summaries[number], parameters)
@@ -272,7 +272,7 @@ class _Part:
     that are assigned outside of the part."""
 
     program: InstanceProgram
-    flow: Flow
+    flow: DataFlowGraph
     summaries: list[_Summary]
     summary: _Summary
     outside: _Roots = field(default_factory=_Roots)
@@ -312,11 +312,11 @@ class _Part:
     def _made(self, statement: Statement) -> set[Root]:
         """Return the roots of what a statement assigns."""
         match statement:
-            case Assign(op=op, args=args):
+            case AssignStatement(op=op, args=args):
                 if op in _MAKING:
                     return {MADE}
                 return self._roots(args[0]) if op in _SAME else {OTHER}
-            case Call(function=number, args=args):
+            case CallStatement(function=number, args=args):
                 return self._translated(self.summaries[number].results, args)
             case _:
                 return {MADE}  # tensors and numbers are immutable
@@ -336,9 +336,9 @@ class _Part:
     def _statement(self, statement: Statement) -> None:
         summary = self.summary
         match statement:
-            case Assign():
+            case AssignStatement():
                 self._assign(statement)
-            case Call(function=number, args=args):
+            case CallStatement(function=number, args=args):
                 callee = self.summaries[number]
                 for mine, theirs in (
                     (summary.reads, callee.reads),
@@ -349,22 +349,22 @@ class _Part:
                 summary.waits |= callee.waits
                 summary.fails |= callee.fails
                 summary.phases |= callee.phases
-            case Read(target, tensor):
+            case ReadStatement(target, tensor):
                 summary.waits = True
                 summary.fails |= _read_fails(target.type, tensor)
-            case Raise(parts=parts):
+            case RaiseStatement(parts=parts):
                 summary.fails = True
                 for part in parts:
                     if not isinstance(part, str):
                         self._touch(part, summary.reads, deep=True)
-            case Return(value):
+            case ReturnStatement(value):
                 summary.results |= self._roots(value)
-            case Phase():
+            case PhaseStatement():
                 summary.phases = True
             case _:
                 pass
 
-    def _assign(self, statement: Assign) -> None:
+    def _assign(self, statement: AssignStatement) -> None:
         op, args = statement.op, statement.args
         summary = self.summary
         summary.fails |= may_raise(statement)
@@ -383,7 +383,7 @@ class _Part:
             else:
                 self._touch(arg, summary.reads, deep=op in _DEEP)
 
-    def _touch(self, operand: Operand, into: set[tuple[Root, Cell]], deep: bool) -> None:
+    def _touch(self, operand: Operand, into: set[tuple[Root, CellNode]], deep: bool) -> None:
         if not isinstance(operand, Variable):
             return
         if deep:
@@ -394,7 +394,7 @@ class _Part:
         into |= {(r, c) for r in self._roots(operand) if r != MADE for c in cells}
 
 
-def may_raise(statement: Assign) -> bool:
+def may_raise(statement: AssignStatement) -> bool:
     """Return True if a primitive may raise, judging by the types of its operands."""
     op, args = statement.op, statement.args
     if op in _SAFE:
@@ -427,7 +427,7 @@ def _read_fails(type_: Type, tensor: Operand) -> bool:
     """Return True if a Read may raise: an int read from a float tensor may be infinite or NaN."""
     given = tensor.type if isinstance(tensor, Variable) else None
     return type_ == Scalar.INT and not (
-        isinstance(given, TensorType) and not given.dtype.torch.is_floating_point
+        isinstance(given, InstanceTensorType) and not given.dtype.torch.is_floating_point
     )
 
 
@@ -438,21 +438,21 @@ def _read_fails(type_: Type, tensor: Operand) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class TouchedVariables:
     """The variables that a body assigns, and all variables that it reads or assigns."""
 
     assigned: frozenset[Variable]
     all: frozenset[Variable]
 
     @staticmethod
-    def of(body: Body) -> Touched:
+    def of(body: Body) -> TouchedVariables:
         assigned = frozenset(v for item in body for v in all_assigned(item))
-        return Touched(assigned, assigned.union(*map(all_used, body)))
+        return TouchedVariables(assigned, assigned.union(*map(all_used, body)))
 
 
 def why_dependent(several: Sequence[Body]) -> str | None:
     """Return why bodies cannot run concurrently, or None if they can."""
-    parts = [Touched.of(body) for body in several]
+    parts = [TouchedVariables.of(body) for body in several]
     for place, part in enumerate(parts):
         for other in parts[:place]:
             for variable in (part.assigned & other.all) | (other.assigned & part.all):
@@ -460,11 +460,11 @@ def why_dependent(several: Sequence[Body]) -> str | None:
     return None
 
 
-def why_not_loop(loop: ForkLoop) -> str | None:
+def why_not_loop(loop: ForkLoopStatement) -> str | None:
     """Return why the iterations of a loop cannot run concurrently, or None if they can."""
     private = frozenset(loop.private)
-    head, body, tail = map(Touched.of, (loop.head, loop.body, loop.tail))
-    if any(isinstance(item, Continue) for item in walk(loop.head)):
+    head, body, tail = map(TouchedVariables.of, (loop.head, loop.body, loop.tail))
+    if any(isinstance(item, ContinueStatement) for item in walk(loop.head)):
         return "an iteration may end in the head"
     if body.assigned - private:
         return "a body assigns what is not private to an iteration"
@@ -481,4 +481,4 @@ def forked(several: Sequence[Body]) -> Body:
     several = [body for body in several if body]
     if len(several) < 2 or any(map(ends, several)) or why_dependent(several) is not None:
         return tuple(statement for body in several for statement in body)
-    return (Fork(tuple(several)),)
+    return (ForkStatement(tuple(several)),)

@@ -20,17 +20,17 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from stretto.batching.passes.uses import with_bodies
-from stretto.batching.program import (
-    Assign,
+from stretto.batching.instance_program import (
+    AssignStatement,
     Body,
-    Input,
     InstanceProgram,
-    Operate,
+    OperandPlaceholder,
+    OperateStatement,
     Statement,
     Variable,
 )
-from stretto.batching.types import TensorType
+from stretto.batching.passes.uses import with_bodies
+from stretto.batching.types import InstanceTensorType
 from stretto.ir.types import DType
 
 
@@ -69,24 +69,24 @@ class _Gatherer:
         found: list[Statement] = []
         for statement in body:
             statement = with_bodies(statement, self.body)
-            if isinstance(statement, Operate) and statement.operands:
+            if isinstance(statement, OperateStatement) and statement.operands:
                 shared, statement = self.gathered(statement)
                 found += shared
             found.append(statement)
         return tuple(found)
 
-    def gathered(self, operate: Operate) -> tuple[list[Assign], Operate]:
+    def gathered(self, operate: OperateStatement) -> tuple[list[AssignStatement], OperateStatement]:
         """Return the operator with its tensors as operands, and the statements that define them."""
         operation = operate.operation
         operands = list(operate.operands)
-        shared: list[Assign] = []
+        shared: list[AssignStatement] = []
 
-        def operand(tensor: torch.Tensor) -> Input:
+        def operand(tensor: torch.Tensor) -> OperandPlaceholder:
             dtype = DType.from_torch(tensor.dtype)
-            variable = Variable("parameter", TensorType(dtype, tuple(tensor.shape)))
-            shared.append(Assign(variable, "shared", (), tensor, operation.location))
+            variable = Variable("parameter", InstanceTensorType(dtype, tuple(tensor.shape)))
+            shared.append(AssignStatement(variable, "shared", (), tensor, operation.location))
             operands.append(variable)
-            return Input(len(operands) - 1)
+            return OperandPlaceholder(len(operands) - 1)
 
         def change(item: Any) -> Any:
             match item:
@@ -106,7 +106,7 @@ class _Gatherer:
                 args = (*args, *(operand(p) for _, p in function.named_parameters()))
                 function = self.called.setdefault(function, _Called(function, names))
         changed = replace(operation, function=function, args=args)
-        return shared, Operate(operate.targets, changed, tuple(operands))
+        return shared, OperateStatement(operate.targets, changed, tuple(operands))
 
 
 def _is_carried(tensor: torch.Tensor) -> bool:

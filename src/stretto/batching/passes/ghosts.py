@@ -14,7 +14,8 @@ path as deep as the longer one. Rule: a tensor that the paths through a branch (
 the cases of a `match`, an inlined function) leave at different depths is aligned where a block of
 the same function reads it, unless an instance may wait for a value in between. Instances that took
 the longest path need these depths anyway, and a depth without rows has no step, so waiting costs
-nothing if no instance took it. Changes: `Record.after`, and new variables that hold depths. Needs:
+nothing if no instance took it. Changes: `RecordStatement.after`, and new variables that hold
+depths. Needs:
 blocks (`coarsen`). The depth of paths with calls, loops or waits is not known statically: their
 branches are left as they are. Guarantees: the same values. (ACRoBat, section B.3.)
 """
@@ -25,30 +26,30 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from stretto.batching.passes.recurrences import reads_tensors
-from stretto.batching.passes.uses import all_assigned, count_uses, with_bodies
-from stretto.batching.program import (
-    Assign,
+from stretto.batching.instance_program import (
+    AssignStatement,
     Body,
-    Break,
-    Call,
-    Continue,
-    ForkLoop,
-    If,
+    BreakStatement,
+    CallStatement,
+    ContinueStatement,
+    ForkLoopStatement,
+    IfStatement,
     InstanceProgram,
-    Leave,
+    LeaveStatement,
     Literal,
-    Raise,
-    Read,
-    Record,
-    Remark,
-    Return,
-    Scope,
+    PassRemark,
+    RaiseStatement,
+    ReadStatement,
+    RecordStatement,
+    ReturnStatement,
+    ScopeStatement,
     Statement,
     Variable,
     walk,
 )
-from stretto.batching.types import Scalar, TensorType
+from stretto.batching.passes.recurrences import reads_tensors
+from stretto.batching.passes.uses import all_assigned, count_uses, with_bodies
+from stretto.batching.types import InstanceTensorType, Scalar
 
 _WAITS = "a block waits behind a branch"
 _WHY = "so that it is one step, whichever way an instance has taken (a ghost operator)"
@@ -73,8 +74,8 @@ class AlignArms:
             body = aligner.body(_distinct(function.body), {})
             function.body = _without(body, aligner.made - count_uses(body).keys())
             for item in walk(function.body):
-                if isinstance(item, Record) and item.after:
-                    program.remarks.append(Remark(_WAITS, _WHY, item.location, is_done=True))
+                if isinstance(item, RecordStatement) and item.after:
+                    program.remarks.append(PassRemark(_WAITS, _WHY, item.location, is_done=True))
 
 
 # ---- depths
@@ -82,14 +83,15 @@ class AlignArms:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A path through a statement that reaches its end: the arm of an `If` (0 or 1), or the `Leave`
-    of a `Scope` (None: the end of the scope's body), with the depths there."""
+    """A path through a statement that reaches its end: the arm of an `IfStatement` (0 or 1), or the
+    `LeaveStatement` of a `ScopeStatement` (None: the end of the scope's body), with the depths
+    there."""
 
-    end: int | Leave | None
+    end: int | LeaveStatement | None
     depths: _Depths
 
 
-def paths_through(branch: If | Scope) -> list[Path] | None:
+def paths_through(branch: IfStatement | ScopeStatement) -> list[Path] | None:
     """Return the paths through a statement; None if a depth depends on the instance."""
     ways = _Paths()
     found = ways.through(branch, {})
@@ -102,8 +104,8 @@ class _Paths:
     """The paths that leave each enclosing scope, by label."""
     known: bool = True
 
-    def through(self, branch: If | Scope, depths: _Depths) -> list[Path]:
-        if isinstance(branch, If):
+    def through(self, branch: IfStatement | ScopeStatement, depths: _Depths) -> list[Path]:
+        if isinstance(branch, IfStatement):
             arms = enumerate((branch.then, branch.orelse))
             ends = [(n, self.end(arm, dict(depths))) for n, arm in arms]
             return [Path(n, end) for n, end in ends if end is not None]
@@ -116,24 +118,24 @@ class _Paths:
         reach its end."""
         for statement in body:
             match statement:
-                case Record(targets, _, operands):
+                case RecordStatement(targets, _, operands):
                     given = (depths.get(v, 0) for v in operands if isinstance(v, Variable))
                     depths.update(dict.fromkeys(targets, 1 + max(given, default=0)))
-                case Assign(Variable() as target):
+                case AssignStatement(Variable() as target):
                     source = _source(statement)
                     depths[target] = 0 if source is None else depths.get(source, 0)
-                case Assign():
+                case AssignStatement():
                     pass
-                case If() | Scope():
+                case IfStatement() | ScopeStatement():
                     ways = self.through(statement, depths)
                     if not ways:
                         return None
                     depths = _deepest(ways)
-                case Leave(label):
+                case LeaveStatement(label):
                     if label in self.leaving:
                         self.leaving[label].append(Path(statement, depths))
                     return None
-                case Return() | Raise() | Break() | Continue():
+                case ReturnStatement() | RaiseStatement() | BreakStatement() | ContinueStatement():
                     return None
                 case _:
                     self.known = False
@@ -146,7 +148,7 @@ def _deepest(ways: Sequence[Path]) -> _Depths:
     return {variable: max(way.depths.get(variable, 0) for way in ways) for variable in every}
 
 
-def _source(statement: Assign) -> Variable | None:
+def _source(statement: AssignStatement) -> Variable | None:
     """Return the variable whose value an Assign copies; None if it is no copy."""
     source = statement.args[0] if statement.op in _SAME else None
     return source if isinstance(source, Variable) else None
@@ -161,9 +163,9 @@ class _Aligner:
     """Functions in which an instance may wait for a value."""
     made: set[Variable] = field(default_factory=set[Variable])
     before: dict[int, Body] = field(default_factory=dict[int, Body])
-    """Statements to add before each `Leave`, by its id."""
+    """Statements to add before each `LeaveStatement`, by its id."""
     leaving: dict[int, list[_Ghosts]] = field(default_factory=dict[int, "list[_Ghosts]"])
-    """The ghosts at each `Leave` of the enclosing scopes, by label."""
+    """The ghosts at each `LeaveStatement` of the enclosing scopes, by label."""
 
     def body(self, body: Body, ghosts: _Ghosts) -> Body:
         """Return the body with ghosts. `ghosts` are those of the variables at its start; updated
@@ -172,25 +174,25 @@ class _Aligner:
 
     def statement(self, statement: Statement, ghosts: _Ghosts) -> Sequence[Statement]:
         match statement:
-            case Record(targets, _, operands):
+            case RecordStatement(targets, _, operands):
                 read = (ghosts.get(item, ()) for item in operands if isinstance(item, Variable))
                 after = tuple(dict.fromkeys(ghost for item in read for ghost in item))
                 _forget(ghosts, targets)
                 return [replace(statement, after=after)]
-            case Assign(Variable() as target):
+            case AssignStatement(Variable() as target):
                 source = _source(statement)
                 ghosts[target] = () if source is None else ghosts.get(source, ())
                 return [statement]
-            case Leave(label):
+            case LeaveStatement(label):
                 self.leaving[label].append(dict(ghosts))
                 return [*self.before.get(id(statement), ()), statement]
-            case If() | Scope():
+            case IfStatement() | ScopeStatement():
                 return self.branch(statement, ghosts)
             case _:
                 self.passed(statement, ghosts)
                 known = set(self.made)
                 inner = with_bodies(statement, lambda part: self.body(part, dict(ghosts)))
-                if isinstance(inner, ForkLoop):
+                if isinstance(inner, ForkLoopStatement):
                     own = sorted(self.made - known, key=lambda item: item.name)
                     inner = replace(inner, private=(*inner.private, *own))
                 return [inner]
@@ -199,54 +201,55 @@ class _Aligner:
         """Remove from `ghosts` those that do not hold after a statement."""
         items = tuple(walk((statement,)))
         if any(
-            isinstance(item, Read) or (isinstance(item, Call) and item.function in self.waiting)
+            isinstance(item, ReadStatement)
+            or (isinstance(item, CallStatement) and item.function in self.waiting)
             for item in items
         ):
             ghosts.clear()  # depths start again after a launch
         _forget(ghosts, all_assigned(statement))
 
-    def branch(self, branch: If | Scope, ghosts: _Ghosts) -> list[Statement]:
+    def branch(self, branch: IfStatement | ScopeStatement, ghosts: _Ghosts) -> list[Statement]:
         ways = paths_through(branch) or []
         added, aligned = self.added(ways)
         inside: list[_Ghosts]
-        if isinstance(branch, If):
+        if isinstance(branch, IfStatement):
             inside = [dict(ghosts), dict(ghosts)]
             then = (*self.body(branch.then, inside[0]), *added.get(0, ()))
             orelse = (*self.body(branch.orelse, inside[1]), *added.get(1, ()))
-            result: Statement = If(branch.condition, then, orelse)
+            result: Statement = IfStatement(branch.condition, then, orelse)
         else:
             inside = self.leaving[branch.label] = []
             self.before.update({key: body for key, body in added.items() if key is not None})
             last = dict(ghosts)
             body = (*self.body(branch.body, last), *added.get(None, ()))
             inside.append(last)
-            result = Scope(branch.label, body)
+            result = ScopeStatement(branch.label, body)
         for variable in _deepest(ways):
             known = (ghost for state in inside for ghost in state.get(variable, ()))
             aligned[variable] = tuple(dict.fromkeys((*known, *aligned.get(variable, ()))))
         outside = {ghost for known in ghosts.values() for ghost in known}
         new = {ghost: None for known in aligned.values() for ghost in known}
-        begin = [Assign(g, "copy", (Literal(0),)) for g in new if g not in outside]
+        begin = [AssignStatement(g, "copy", (Literal(0),)) for g in new if g not in outside]
         self.passed(branch, ghosts)
         ghosts.update(aligned)
         return [*begin, result]
 
     def added(self, ways: Sequence[Path]) -> tuple[dict[int | None, Body], _Ghosts]:
-        """Return the statements to add at the end of each path (by arm, or id of the `Leave`), and
-        the ghosts."""
+        """Return the statements to add at the end of each path (by arm, or id of the
+        `LeaveStatement`), and the ghosts."""
         added: dict[int | None, Body] = {}
         aligned: _Ghosts = {}
         for variable, depth in _deepest(ways).items():
             missing = [depth - way.depths.get(variable, 0) for way in ways]
-            if not any(missing) or not isinstance(variable.type, TensorType):
+            if not any(missing) or not isinstance(variable.type, InstanceTensorType):
                 continue
             ghost = Variable(f"ghost{len(self.made)}", Scalar.INT)
             self.made.add(ghost)
             aligned[variable] = (ghost,)
             for way, more in zip(ways, missing, strict=True):
                 if more:
-                    key = id(way.end) if isinstance(way.end, Leave) else way.end
-                    wait = Assign(ghost, "ready", (variable,), more)
+                    key = id(way.end) if isinstance(way.end, LeaveStatement) else way.end
+                    wait = AssignStatement(ghost, "ready", (variable,), more)
                     added[key] = (*added.get(key, ()), wait)
         return added, aligned
 
@@ -257,9 +260,11 @@ def _forget(ghosts: _Ghosts, variables: Iterable[Variable]) -> None:
 
 
 def _distinct(body: Body) -> Body:
-    """Return a body in which each `Leave` is a separate object."""
+    """Return a body in which each `LeaveStatement` is a separate object."""
     return tuple(
-        Leave(item.label) if isinstance(item, Leave) else with_bodies(item, _distinct)
+        LeaveStatement(item.label)
+        if isinstance(item, LeaveStatement)
+        else with_bodies(item, _distinct)
         for item in body
     )
 
@@ -268,10 +273,10 @@ def _without(body: Body, unread: set[Variable]) -> Body:
     """Return a body without the assignments of unread variables."""
     found: list[Statement] = []
     for item in body:
-        if isinstance(item, Assign) and item.target in unread:
+        if isinstance(item, AssignStatement) and item.target in unread:
             continue
         inner = with_bodies(item, lambda part: _without(part, unread))
-        if isinstance(inner, ForkLoop):
+        if isinstance(inner, ForkLoopStatement):
             inner = replace(inner, private=tuple(v for v in inner.private if v not in unread))
         found.append(inner)
     return tuple(found)

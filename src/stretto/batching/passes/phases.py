@@ -7,8 +7,8 @@
 
 Without a phase the second loop's block runs at as many depths as the first loop has steps, with
 a few rows each; in a separate phase all of its rows in a batch run as one. Changes: adds
-`Phase` to the main function, between its stages: where operators first need the result of a
-recurrence of the current phase. Needs: nothing; if the program has phases of the user
+`PhaseStatement` to the main function, between its stages: where operators first need the result of
+a recurrence of the current phase. Needs: nothing; if the program has phases of the user
 (`stretto.phase()`), they are numbered in program order, and no others are added. Guarantees:
 the same values; the numbers of phases increase along every path. (ACRoBat, section B.3.)
 """
@@ -18,20 +18,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stretto.batching.passes.recurrences import Flow, Node, recurrent
-from stretto.batching.passes.uses import all_assigned, all_used, with_bodies
-from stretto.batching.program import (
+from stretto.batching.instance_program import (
     Body,
-    Call,
+    CallStatement,
     InstanceProgram,
-    Phase,
-    Remark,
-    Return,
+    PassRemark,
+    PhaseStatement,
+    ReturnStatement,
     Statement,
     Variable,
     first_location,
     walk,
 )
+from stretto.batching.passes.recurrences import DataFlowGraph, Node, recurrent
+from stretto.batching.passes.uses import all_assigned, all_used, with_bodies
 from stretto.components import reachable
 
 
@@ -43,7 +43,9 @@ class FindPhases:
     name: ClassVar[str] = "phases"
 
     def apply(self, program: InstanceProgram) -> None:
-        if any(isinstance(item, Phase) for f in program.functions for item in walk(f.body)):
+        if any(
+            isinstance(item, PhaseStatement) for f in program.functions for item in walk(f.body)
+        ):
             _number(program, self.finds)
         elif self.finds:
             self._find(program)
@@ -56,7 +58,7 @@ class FindPhases:
         for place, statement in enumerate(main.body):
             if stage and why_same_phase(program, stage, statement) is None:
                 number += 1
-                found.append(Phase(number))
+                found.append(PhaseStatement(number))
                 reason = "found: operators need what a recurrence before it has made"
                 program.remarks.append(_begins(reason, main.body[place:]))
                 stage = []
@@ -65,8 +67,8 @@ class FindPhases:
         main.body = tuple(found)
 
 
-def _begins(reason: str, body: Body) -> Remark:
-    return Remark("a phase begins", reason, first_location(body), is_done=True)
+def _begins(reason: str, body: Body) -> PassRemark:
+    return PassRemark("a phase begins", reason, first_location(body), is_done=True)
 
 
 def _number(program: InstanceProgram, keeps: bool) -> None:
@@ -84,14 +86,14 @@ def _number(program: InstanceProgram, keeps: bool) -> None:
         nonlocal count
         found: list[Statement] = []
         for place, statement in enumerate(statements):
-            if isinstance(statement, Phase):
+            if isinstance(statement, PhaseStatement):
                 count += 1
                 if keeps:
-                    found.append(Phase(count))
+                    found.append(PhaseStatement(count))
                     reason = "asserted by `stretto.phase()`"
                     program.remarks.append(_begins(reason, statements[place:]))
                 continue
-            if isinstance(statement, Call):
+            if isinstance(statement, CallStatement):
                 function(statement.function)
             found.append(with_bodies(statement, body))
         return tuple(found)
@@ -105,14 +107,14 @@ def why_same_phase(
 ) -> str | None:
     """Return why a statement of the main function belongs to the phase of `stage`, the statements
     before it; None if it begins a new phase."""
-    if isinstance(statement, Return):
+    if isinstance(statement, ReturnStatement):
         return "it returns"
     made = {variable for item in stage for variable in all_assigned(item)}
     needed = made & all_used(statement)
     if not needed:
         return "it needs nothing of this phase"
     deep = recurrent(program, [tuple(stage)])
-    flow = Flow(program)
+    flow = DataFlowGraph(program)
     seeds: set[Node] = set()
     for variable in needed:
         nodes = {variable, *flow.reachable_cells(variable.type)}

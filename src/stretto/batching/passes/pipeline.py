@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from stretto.batching.instance_program import InstanceProgram
 from stretto.batching.passes.coarsen import Coarsen
 from stretto.batching.passes.concurrent import Concurrent
 from stretto.batching.passes.gathered import GatherParameters
@@ -13,11 +14,10 @@ from stretto.batching.passes.ghosts import AlignArms
 from stretto.batching.passes.phases import FindPhases
 from stretto.batching.passes.tails import MoveAroundBranches
 from stretto.batching.passes.tidy import Tidy
-from stretto.batching.program import InstanceProgram
 from stretto.batching.verifier import verify
 
 
-class Pass(Protocol):
+class InstancePass(Protocol):
     name: ClassVar[str]
 
     def apply(self, program: InstanceProgram) -> None: ...
@@ -49,7 +49,7 @@ class BatchPasses:
     tuned: bool = True
 
 
-def passes(options: BatchPasses) -> Iterator[Pass]:
+def passes(options: BatchPasses) -> Iterator[InstancePass]:
     """Yield the passes that are on, in order. Blocks are formed in any case."""
     if options.tidy:
         yield Tidy(shares=options.reuse)

@@ -15,17 +15,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from stretto.batching.program import (
-    Assign,
+from stretto.batching.instance_program import (
+    AssignStatement,
     Body,
-    Call,
+    CallStatement,
     InstanceProgram,
     Literal,
     Operand,
-    Operate,
-    Read,
-    Record,
-    Return,
+    OperateStatement,
+    ReadStatement,
+    RecordStatement,
+    ReturnStatement,
     Statement,
     Variable,
     walk,
@@ -43,24 +43,24 @@ from stretto.components import components, reachable
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class CellNode:
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ResultNode:
     """The result of a function, as a node."""
 
     function: int
 
 
-Node = Variable | Cell | Result
+Node = Variable | CellNode | ResultNode
 
 
 def recurrent(program: InstanceProgram, parts: Iterable[Body]) -> set[Node]:
     """Return the values that depend on a recurrence within some bodies and the functions they
     call."""
-    graph = Flow(program)
+    graph = DataFlowGraph(program)
     for body in parts:
         graph.add(body)
     return graph.recurrent()
@@ -72,7 +72,7 @@ def called(program: InstanceProgram, parts: Iterable[Body]) -> set[int]:
     waiting = list(parts)
     while waiting:
         for statement in walk(waiting.pop()):
-            if isinstance(statement, Call) and statement.function not in found:
+            if isinstance(statement, CallStatement) and statement.function not in found:
                 found.add(statement.function)
                 waiting.append(program.functions[statement.function].body)
     return found
@@ -82,7 +82,7 @@ def reads_tensors(program: InstanceProgram, body: Body) -> bool:
     """Return True if an instance may wait in a body, or in a function it calls, for the value of a
     tensor."""
     parts = [body, *(program.functions[number].body for number in called(program, [body]))]
-    return any(isinstance(item, Read) for part in parts for item in walk(part))
+    return any(isinstance(item, ReadStatement) for part in parts for item in walk(part))
 
 
 _STORING = frozenset(("set", "put", "append", "insert", "extend", "store"))
@@ -90,14 +90,16 @@ _STORING = frozenset(("set", "put", "append", "insert", "extend", "store"))
 
 
 @dataclass(slots=True)
-class Flow:
+class DataFlowGraph:
     """The graph of data flow in some bodies and in the functions that they call."""
 
     program: InstanceProgram
     edges: dict[Node, set[Node]] = field(default_factory=dict["Node", "set[Node]"])
     operators: set[tuple[Node, Node]] = field(default_factory=set["tuple[Node, Node]"])
     """The edges from an operand of an operator to its result."""
-    operators_seen: list[Operate | Record] = field(default_factory=list["Operate | Record"])
+    operators_seen: list[OperateStatement | RecordStatement] = field(
+        default_factory=list["OperateStatement | RecordStatement"]
+    )
     functions: set[int] = field(default_factory=set[int])
 
     def add(self, body: Body, function: int = 0) -> None:
@@ -106,21 +108,21 @@ class Flow:
 
     def statement(self, statement: Statement, function: int) -> None:
         match statement:
-            case Operate(targets, _, operands) | Record(targets, _, operands):
+            case OperateStatement(targets, _, operands) | RecordStatement(targets, _, operands):
                 self.operators_seen.append(statement)
                 for operand in operands:
                     for target in targets:
                         for node in self.nodes(operand):
                             self.edge(node, target)
                             self.operators.add((node, target))
-            case Assign(target, op, args, detail):
+            case AssignStatement(target, op, args, detail):
                 self.assign(target, op, args, detail)
-            case Read(target, tensor):
+            case ReadStatement(target, tensor):
                 self.flow(tensor, [target])
-            case Call(target, number, args):
+            case CallStatement(target, number, args):
                 self.call(target, number, args)
-            case Return(value):
-                self.flow(value, [Result(function)])
+            case ReturnStatement(value):
+                self.flow(value, [ResultNode(function)])
             case _:
                 pass
 
@@ -147,7 +149,7 @@ class Flow:
         for parameter, arg in zip(called_function.parameters, args, strict=True):
             self.flow(arg, [parameter])
         if target is not None:
-            self.edge(Result(number), target)
+            self.edge(ResultNode(number), target)
         if number not in self.functions:
             self.functions.add(number)
             self.add(called_function.body, number)
@@ -164,22 +166,22 @@ class Flow:
             yield operand
             yield from self.cells(operand)
 
-    def cells(self, value: Operand | Type) -> list[Cell]:
+    def cells(self, value: Operand | Type) -> list[CellNode]:
         """Return the cells of the lists and dicts that a value may be, without those nested in
         them."""
         if isinstance(value, Literal):
             return []
         types = _types(value.type if isinstance(value, Variable) else value)
-        return [Cell(item.cell) for item in types if isinstance(item, ListType | DictType)]
+        return [CellNode(item.cell) for item in types if isinstance(item, ListType | DictType)]
 
-    def fields(self, record: Operand, name: object) -> list[Cell]:
+    def fields(self, record: Operand, name: object) -> list[CellNode]:
         assert isinstance(record, Variable)
-        found: list[Cell] = []
+        found: list[CellNode] = []
         for item in alternatives(record.type):
             if isinstance(item, RecordType):
                 info = self.program.classes[item.number]
                 cells = zip(info.fields, info.cells, strict=True)
-                found += [Cell(cell) for field_name, cell in cells if field_name == name]
+                found += [CellNode(cell) for field_name, cell in cells if field_name == name]
         return found
 
     def edge(self, source: Node, target: Node) -> None:
@@ -198,9 +200,9 @@ class Flow:
         seeds = (node for node in self.edges if component[node] in cyclic)
         return reachable(seeds, self.edges)
 
-    def reachable_cells(self, type_: Type) -> set[Cell]:
+    def reachable_cells(self, type_: Type) -> set[CellNode]:
         """Return the cells reachable from a type, nested ones included."""
-        found: set[Cell] = set()
+        found: set[CellNode] = set()
         waiting = [type_]
         while waiting:
             for item in _types(waiting.pop()):
@@ -210,8 +212,8 @@ class Flow:
                 elif isinstance(item, RecordType):
                     numbers = self.program.classes[item.number].cells
                 for number in numbers:
-                    if Cell(number) not in found:
-                        found.add(Cell(number))
+                    if CellNode(number) not in found:
+                        found.add(CellNode(number))
                         waiting.append(self.program.cells[number])
         return found
 

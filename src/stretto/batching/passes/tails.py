@@ -23,9 +23,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stretto.batching.instance_program import (
+    AssignStatement,
+    Body,
+    IfStatement,
+    InstanceFunction,
+    InstanceProgram,
+    OperateStatement,
+    PhaseStatement,
+    ReturnStatement,
+    Statement,
+    Variable,
+    walk,
+)
 from stretto.batching.passes.uses import (
+    FreshNames,
     FunctionUses,
-    Names,
     all_assigned,
     all_used,
     assigned,
@@ -34,19 +47,6 @@ from stretto.batching.passes.uses import (
     renamed,
     used,
     with_bodies,
-)
-from stretto.batching.program import (
-    Assign,
-    Body,
-    Function,
-    If,
-    InstanceProgram,
-    Operate,
-    Phase,
-    Return,
-    Statement,
-    Variable,
-    walk,
 )
 
 MOST_TAIL = 24
@@ -66,19 +66,22 @@ class MoveAroundBranches:
 # ---- tails
 
 
-def why_no_tail(branch: If, tail: Body) -> str | None:
+def why_no_tail(branch: IfStatement, tail: Body) -> str | None:
     """Return why the statements after a branch stay there, or None if they may move to the end of
     each arm."""
-    if not any(isinstance(item, Operate) for item in tail):
+    if not any(isinstance(item, OperateStatement) for item in tail):
         return "no operator follows the branch"
     if len(tail) > MOST_TAIL:
         return f"more than {MOST_TAIL} statements follow the branch"
-    if not all(isinstance(item, Assign | Operate | Return) for item in tail):
+    if not all(
+        isinstance(item, AssignStatement | OperateStatement | ReturnStatement) for item in tail
+    ):
         return "control or a call follows the branch"
     wanted = {
         variable
         for item in tail
-        if isinstance(item, Operate) or (isinstance(item, Assign) and item.op == "copy")
+        if isinstance(item, OperateStatement)
+        or (isinstance(item, AssignStatement) and item.op == "copy")
         for variable in used(item)
     }
     if wanted.isdisjoint(all_assigned(branch)):
@@ -87,23 +90,23 @@ def why_no_tail(branch: If, tail: Body) -> str | None:
 
 
 class _Tails:
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: InstanceFunction) -> None:
         self._uses = FunctionUses.of(function)
-        self._names = Names(function)
+        self._names = FreshNames(function)
 
     def body(self, body: Body) -> Body:
         found: list[Statement] = []
         for place, statement in enumerate(body):
             statement = with_bodies(statement, self.body)
             tail = body[place + 1 :]
-            if isinstance(statement, If) and why_no_tail(statement, tail) is None:
+            if isinstance(statement, IfStatement) and why_no_tail(statement, tail) is None:
                 then, orelse = statement.then, statement.orelse
                 if not ends(orelse):
                     copied = tail if ends(then) else self._copied(tail)
                     orelse = self.body((*orelse, *copied))
                 if not ends(then):
                     then = self.body((*then, *tail))
-                return (*found, If(statement.condition, then, orelse))
+                return (*found, IfStatement(statement.condition, then, orelse))
             found.append(statement)
         return tuple(found)
 
@@ -122,7 +125,9 @@ class _Tails:
 # ---- operators before a branch
 
 
-def why_not_into(operate: Operate, branch: If, rest: Body, uses: FunctionUses) -> str | None:
+def why_not_into(
+    operate: OperateStatement, branch: IfStatement, rest: Body, uses: FunctionUses
+) -> str | None:
     """Return why an operator stays before a branch, or None if it may move into the arms that use
     it. rest: the statements after the branch in its body."""
     if not all(map(uses.is_single, operate.targets)):
@@ -148,25 +153,25 @@ def why_not_into(operate: Operate, branch: If, rest: Body, uses: FunctionUses) -
     return None
 
 
-def _has_operators(arm: Body, operate: Operate) -> bool:
+def _has_operators(arm: Body, operate: OperateStatement) -> bool:
     """Return True if operators in an arm use a result of an operator."""
     return any(
-        isinstance(item, Operate) and not set(operate.targets).isdisjoint(used(item))
+        isinstance(item, OperateStatement) and not set(operate.targets).isdisjoint(used(item))
         for item in walk(arm)
     )
 
 
 class _Sinker:
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: InstanceFunction) -> None:
         self._uses = FunctionUses.of(function)
-        self._names = Names(function)
+        self._names = FreshNames(function)
 
     def body(self, body: Body) -> Body:
         found: list[Statement] = []
         rest = body
         while rest:
             statement, rest = rest[0], rest[1:]
-            if isinstance(statement, If):
+            if isinstance(statement, IfStatement):
                 sinking = _Sinking(self._uses, self._names, statement, rest)
                 found = sinking.sink(found)
                 statement, rest = sinking.branch, sinking.rest
@@ -179,8 +184,8 @@ class _Sinking:
     """A branch and the statements after it, while operators move into its arms."""
 
     uses: FunctionUses
-    names: Names
-    branch: If
+    names: FreshNames
+    branch: IfStatement
     rest: Body
 
     def sink(self, before: list[Statement]) -> list[Statement]:
@@ -190,9 +195,9 @@ class _Sinking:
         writes: set[Variable] = set()
         same_phase = True
         for statement in reversed(before):
-            same_phase = same_phase and not isinstance(statement, Phase)
+            same_phase = same_phase and not isinstance(statement, PhaseStatement)
             if (
-                isinstance(statement, Operate)
+                isinstance(statement, OperateStatement)
                 and same_phase
                 and reads.isdisjoint(statement.targets)
                 and writes.isdisjoint(used(statement))
@@ -205,7 +210,7 @@ class _Sinking:
             writes |= all_assigned(statement)
         return kept
 
-    def _move(self, operate: Operate) -> None:
+    def _move(self, operate: OperateStatement) -> None:
         """Put an operator before each body that uses it: the operator itself before the first one,
         copies with new variables before the others."""
         parts = [self.branch.then, self.branch.orelse, self.rest]
@@ -225,5 +230,5 @@ class _Sinking:
                 self.uses.reads.update(used(operate))
             first = False
             parts[place] = moved
-        self.branch = If(self.branch.condition, parts[0], parts[1])
+        self.branch = IfStatement(self.branch.condition, parts[0], parts[1])
         self.rest = parts[2]

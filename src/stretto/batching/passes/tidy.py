@@ -21,9 +21,23 @@ from typing import Any, ClassVar
 
 import torch
 
+from stretto.batching.instance_program import (
+    AssignStatement,
+    Body,
+    InstanceFunction,
+    InstanceProgram,
+    Operand,
+    OperandPlaceholder,
+    OperateStatement,
+    Statement,
+    Variable,
+    call_operation,
+    filled,
+    inputs_of,
+)
 from stretto.batching.passes.uses import (
-    Contents,
     FunctionUses,
+    OperationKeys,
     all_assigned,
     assigned,
     operand_key,
@@ -31,21 +45,7 @@ from stretto.batching.passes.uses import (
     with_bodies,
     with_operands,
 )
-from stretto.batching.program import (
-    Assign,
-    Body,
-    Function,
-    Input,
-    InstanceProgram,
-    Operand,
-    Operate,
-    Statement,
-    Variable,
-    call_operation,
-    filled,
-    inputs_of,
-)
-from stretto.batching.types import TensorType
+from stretto.batching.types import InstanceTensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Tidy:
 # ---- copies
 
 
-def _follow_copies(function: Function) -> None:
+def _follow_copies(function: InstanceFunction) -> None:
     function.body = _followed(function.body, {})
 
 
@@ -84,7 +84,7 @@ def _followed(body: Body, sources: dict[Variable, Operand]) -> Body:
         statement = with_bodies(statement, lambda inner: _followed(inner, dict(sources)))
         found.append(statement)
         match statement:
-            case Assign(Variable() as target, "copy", (Variable() as source,)):
+            case AssignStatement(Variable() as target, "copy", (Variable() as source,)):
                 # A copy to another type is kept: it converts to a union type.
                 if target is not source and target.type == source.type:
                     sources[target] = source
@@ -115,29 +115,31 @@ _FILLED = frozenset(
 class _Filled:
     """Tensors of constant content, one per content."""
 
-    contents: Contents = field(default_factory=Contents)
+    contents: OperationKeys = field(default_factory=OperationKeys)
     made: dict[Hashable, torch.Tensor] = field(default_factory=dict[Hashable, torch.Tensor])
 
     def visit(self, body: Body) -> Body:
         return tuple(with_bodies(self._constant(item), self.visit) for item in body)
 
     def _constant(self, statement: Statement) -> Statement:
-        if not isinstance(statement, Operate) or len(statement.operands) != 1:
+        if not isinstance(statement, OperateStatement) or len(statement.operands) != 1:
             return statement
         operation, (operand,) = statement.operation, statement.operands
         name = getattr(operation.function, "__name__", "")
         if name not in _FILLED or not isinstance(operand, Variable):
             return statement
-        if not isinstance(operand.type, TensorType) or list(inputs_of(operation.args[1:])):
+        if not isinstance(operand.type, InstanceTensorType) or list(inputs_of(operation.args[1:])):
             return statement
         key = (operand.type, self.contents.operation(operation))
         if key not in self.made:
             example = torch.zeros(operand.type.shape, dtype=operand.type.dtype.torch)
             self.made[key] = call_operation(operation, [example])
-        return Assign(statement.targets[0], "shared", (), self.made[key], operation.location)
+        return AssignStatement(
+            statement.targets[0], "shared", (), self.made[key], operation.location
+        )
 
 
-def _share(function: Function) -> None:
+def _share(function: InstanceFunction) -> None:
     uses = FunctionUses.of(function)
     shared: dict[Variable, torch.Tensor] = {}
 
@@ -145,9 +147,11 @@ def _share(function: Function) -> None:
         found: list[Statement] = []
         for statement in body:
             match statement:
-                case Assign(Variable() as target, "shared", _, tensor) if uses.is_single(target):
+                case AssignStatement(Variable() as target, "shared", _, tensor) if uses.is_single(
+                    target
+                ):
                     shared[target] = tensor
-                case Operate():
+                case OperateStatement():
                     statement = _with_static(statement, shared)
                 case _:
                     pass
@@ -157,7 +161,9 @@ def _share(function: Function) -> None:
     function.body = visit(function.body)
 
 
-def _with_static(statement: Operate, shared: dict[Variable, torch.Tensor]) -> Operate:
+def _with_static(
+    statement: OperateStatement, shared: dict[Variable, torch.Tensor]
+) -> OperateStatement:
     """Return an operator with its shared operands as static arguments. An operator without any
     other operand is unchanged, since an instance could not record it without operands."""
     stay = [n for n, operand in enumerate(statement.operands) if operand not in shared]
@@ -166,19 +172,21 @@ def _with_static(statement: Operate, shared: dict[Variable, torch.Tensor]) -> Op
     given: list[Any] = []
     for number, operand in enumerate(statement.operands):
         if number in stay:
-            given.append(Input(stay.index(number)))
+            given.append(OperandPlaceholder(stay.index(number)))
         else:
             assert isinstance(operand, Variable)
             given.append(shared[operand])
     args, kwargs = filled((statement.operation.args, statement.operation.kwargs), given)
     operation = replace(statement.operation, args=args, kwargs=kwargs)
-    return Operate(statement.targets, operation, tuple(statement.operands[n] for n in stay))
+    return OperateStatement(
+        statement.targets, operation, tuple(statement.operands[n] for n in stay)
+    )
 
 
 # ---- equal operators
 
 
-def _merge_equal(function: Function) -> None:
+def _merge_equal(function: InstanceFunction) -> None:
     merger = _Merger(FunctionUses.of(function))
     function.body = merger.body(function.body, {})
 
@@ -186,7 +194,7 @@ def _merge_equal(function: Function) -> None:
 @dataclass(slots=True)
 class _Merger:
     uses: FunctionUses
-    contents: Contents = field(default_factory=Contents)
+    contents: OperationKeys = field(default_factory=OperationKeys)
     same: dict[Variable, Variable] = field(default_factory=dict[Variable, Variable])
 
     def body(self, body: Body, known: dict[Hashable, tuple[Variable, ...]]) -> Body:
@@ -195,7 +203,7 @@ class _Merger:
         found: list[Statement] = []
         for statement in body:
             statement = with_operands(statement, lambda operand: _source(self.same, operand))
-            if isinstance(statement, Operate) and self._has_one_value(statement):
+            if isinstance(statement, OperateStatement) and self._has_one_value(statement):
                 operands = tuple(map(operand_key, statement.operands))
                 key = (self.contents.operation(statement.operation), operands)
                 if key in known:
@@ -205,7 +213,7 @@ class _Merger:
             found.append(with_bodies(statement, lambda inner: self.body(inner, dict(known))))
         return tuple(found)
 
-    def _has_one_value(self, statement: Operate) -> bool:
+    def _has_one_value(self, statement: OperateStatement) -> bool:
         return all(map(self.uses.is_single, (*statement.targets, *statement.operands)))
 
 
@@ -214,7 +222,7 @@ class _Merger:
 _PURE = frozenset(("copy", "shared", "cast"))
 
 
-def remove_unused(function: Function) -> None:
+def remove_unused(function: InstanceFunction) -> None:
     """Remove operators and copies whose results are not read, except those that may raise."""
     reads = FunctionUses.of(function).reads
     changed = True
@@ -226,9 +234,9 @@ def remove_unused(function: Function) -> None:
         for statement in reversed(body):
             statement = with_bodies(statement, visit)
             match statement:
-                case Operate():
+                case OperateStatement():
                     pure = not statement.may_raise
-                case Assign(op=op):
+                case AssignStatement(op=op):
                     pure = op in _PURE
                 case _:
                     pure = False

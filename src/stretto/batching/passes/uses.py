@@ -11,58 +11,67 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stretto.batching.program import (
-    Assign,
-    Block,
+from stretto.batching.instance_program import (
+    AssignStatement,
+    BlockStep,
     Body,
-    Break,
-    Call,
-    Continue,
-    Fork,
-    ForkLoop,
-    Function,
-    If,
-    Input,
-    Leave,
+    BreakStatement,
+    CallStatement,
+    ContinueStatement,
+    ForkLoopStatement,
+    ForkStatement,
+    IfStatement,
+    InstanceFunction,
+    LeaveStatement,
     Literal,
-    Loop,
+    LoopStatement,
     Operand,
-    Operate,
+    OperandPlaceholder,
+    OperateStatement,
     Operation,
-    Phase,
-    Raise,
-    Read,
-    Record,
-    Return,
-    Scope,
+    PhaseStatement,
+    RaiseStatement,
+    ReadStatement,
+    RecordStatement,
+    ReturnStatement,
+    ScopeStatement,
     Statement,
-    Step,
+    StaticBlock,
     Variable,
     bodies,
     walk,
 )
-from stretto.batching.types import RowsType, Scalar, TensorType
+from stretto.batching.types import InstanceTensorType, RowsType, Scalar
 
 
 def operands(statement: Statement) -> Iterator[Operand]:
     """Yield the operands of a statement itself, without nested bodies."""
     match statement:
-        case Assign(args=args) | Call(args=args):
+        case AssignStatement(args=args) | CallStatement(args=args):
             yield from args
-        case Operate(operands=given):
+        case OperateStatement(operands=given):
             yield from given
-        case Record(operands=given, after=after):
+        case RecordStatement(operands=given, after=after):
             yield from given
             yield from after
-        case Read(tensor=tensor):
+        case ReadStatement(tensor=tensor):
             yield tensor
-        case If(condition=condition):
+        case IfStatement(condition=condition):
             yield condition
-        case Return(value):
+        case ReturnStatement(value):
             yield value
-        case Raise(parts=parts):
+        case RaiseStatement(parts=parts):
             yield from (part for part in parts if not isinstance(part, str))
-        case Loop() | Scope() | Leave() | Break() | Continue() | Fork() | ForkLoop() | Phase():
+        case (
+            LoopStatement()
+            | ScopeStatement()
+            | LeaveStatement()
+            | BreakStatement()
+            | ContinueStatement()
+            | ForkStatement()
+            | ForkLoopStatement()
+            | PhaseStatement()
+        ):
             pass
 
 
@@ -74,11 +83,11 @@ def used(statement: Statement) -> Iterator[Variable]:
 def assigned(statement: Statement) -> tuple[Variable, ...]:
     """Return the variables that a statement itself assigns."""
     match statement:
-        case Operate(targets=targets) | Record(targets=targets):
+        case OperateStatement(targets=targets) | RecordStatement(targets=targets):
             return targets
-        case Assign(target=target) | Call(target=target):
+        case AssignStatement(target=target) | CallStatement(target=target):
             return () if target is None else (target,)
-        case Read(target=target):
+        case ReadStatement(target=target):
             return (target,)
         case _:
             return ()
@@ -108,7 +117,7 @@ class FunctionUses:
     assignments: Counter[Variable]
 
     @staticmethod
-    def of(function: Function) -> FunctionUses:
+    def of(function: InstanceFunction) -> FunctionUses:
         assignments = Counter(function.parameters)
         assignments.update(v for item in walk(function.body) for v in assigned(item))
         return FunctionUses(count_uses(function.body), assignments)
@@ -122,13 +131,13 @@ def leaves(statement: Statement, loops: int = 0, labels: frozenset[int] = frozen
     """Return True if a statement may jump out of an enclosing loop or scope, or to a loop's next
     iteration. loops, labels: the loops and scopes already entered."""
     match statement:
-        case Break() | Continue():
+        case BreakStatement() | ContinueStatement():
             return loops == 0
-        case Leave(label):
+        case LeaveStatement(label):
             return label not in labels
-        case Loop() | ForkLoop():
+        case LoopStatement() | ForkLoopStatement():
             loops += 1
-        case Scope(label):
+        case ScopeStatement(label):
             labels = labels | {label}
         case _:
             pass
@@ -140,9 +149,15 @@ def ends(body: Body) -> bool:
     if not body:
         return False
     match body[-1]:
-        case Return() | Raise() | Break() | Continue() | Leave():
+        case (
+            ReturnStatement()
+            | RaiseStatement()
+            | BreakStatement()
+            | ContinueStatement()
+            | LeaveStatement()
+        ):
             return True
-        case If(_, then, orelse):
+        case IfStatement(_, then, orelse):
             return ends(then) and ends(orelse)
         case _:
             return False
@@ -151,16 +166,16 @@ def ends(body: Body) -> bool:
 def with_bodies(statement: Statement, change: Callable[[Body], Body]) -> Statement:
     """Return a statement with each of its bodies replaced by `change(body)`."""
     match statement:
-        case If(condition, then, orelse):
-            return If(condition, change(then), change(orelse))
-        case Loop(body):
-            return Loop(change(body))
-        case Scope(label, body):
-            return Scope(label, change(body))
-        case Fork(several):
-            return Fork(tuple(map(change, several)))
-        case ForkLoop(head, body, tail, private):
-            return ForkLoop(change(head), change(body), change(tail), private)
+        case IfStatement(condition, then, orelse):
+            return IfStatement(condition, change(then), change(orelse))
+        case LoopStatement(body):
+            return LoopStatement(change(body))
+        case ScopeStatement(label, body):
+            return ScopeStatement(label, change(body))
+        case ForkStatement(several):
+            return ForkStatement(tuple(map(change, several)))
+        case ForkLoopStatement(head, body, tail, private):
+            return ForkLoopStatement(change(head), change(body), change(tail), private)
         case _:
             return statement
 
@@ -169,20 +184,20 @@ def with_operands(statement: Statement, change: Callable[[Operand], Operand]) ->
     """Return a statement with its own operands, not those of nested bodies, replaced by
     `change(operand)`."""
     match statement:
-        case Assign(args=args) | Call(args=args):
+        case AssignStatement(args=args) | CallStatement(args=args):
             return replace(statement, args=tuple(map(change, args)))
-        case Operate(operands=given):
+        case OperateStatement(operands=given):
             return replace(statement, operands=tuple(map(change, given)))
-        case Record(operands=given, after=after):
+        case RecordStatement(operands=given, after=after):
             changed = tuple(map(change, given))
             return replace(statement, operands=changed, after=tuple(map(change, after)))
-        case Read(tensor=tensor):
+        case ReadStatement(tensor=tensor):
             return replace(statement, tensor=change(tensor))
-        case If(condition=condition):
+        case IfStatement(condition=condition):
             return replace(statement, condition=change(condition))
-        case Return(value):
-            return Return(change(value))
-        case Raise(parts=parts):
+        case ReturnStatement(value):
+            return ReturnStatement(change(value))
+        case RaiseStatement(parts=parts):
             changed = tuple(part if isinstance(part, str) else change(part) for part in parts)
             return replace(statement, parts=changed)
         case _:
@@ -192,11 +207,14 @@ def with_operands(statement: Statement, change: Callable[[Operand], Operand]) ->
 def with_targets(statement: Statement, change: Callable[[Variable], Variable]) -> Statement:
     """Return a statement with its targets replaced by `change(target)`."""
     match statement:
-        case Operate(targets=targets) | Record(targets=targets):
+        case OperateStatement(targets=targets) | RecordStatement(targets=targets):
             return replace(statement, targets=tuple(map(change, targets)))
-        case Assign(target=Variable() as target) | Call(target=Variable() as target):
+        case (
+            AssignStatement(target=Variable() as target)
+            | CallStatement(target=Variable() as target)
+        ):
             return replace(statement, target=change(target))
-        case Read(target=target):
+        case ReadStatement(target=target):
             return replace(statement, target=change(target))
         case _:
             return statement
@@ -220,10 +238,10 @@ def renamed(body: Body, names: Mapping[Variable, Variable]) -> Body:
     )
 
 
-class Names:
+class FreshNames:
     """Generator of variables whose names are new in a function."""
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: InstanceFunction) -> None:
         self._taken = Counter(v.name for item in walk(function.body) for v in assigned(item))
 
     def like(self, variable: Variable) -> Variable:
@@ -235,7 +253,7 @@ class Names:
 
 
 @dataclass(slots=True)
-class Contents:
+class OperationKeys:
     """Keys of the functions and arguments of operators. Objects in a key are kept alive, so that
     no other object gets their identity."""
 
@@ -253,7 +271,7 @@ class Contents:
                 return (dict, *((key, self._key(value)) for key, value in item.items()))
             case slice():
                 return (slice, *map(self._key, (item.start, item.stop, item.step)))
-            case Input() | bool() | int() | float() | str() | None:
+            case OperandPlaceholder() | bool() | int() | float() | str() | None:
                 return (type(item), item, str(item))
             case _:
                 self._kept.append(item)
@@ -271,9 +289,9 @@ def operand_key(operand: Operand) -> Hashable:
 class Blocks:
     """The blocks of a program, deduplicated by content."""
 
-    def __init__(self, blocks: list[Block]) -> None:
+    def __init__(self, blocks: list[StaticBlock]) -> None:
         self._blocks = blocks
-        self._contents = Contents()
+        self._contents = OperationKeys()
         self._numbers: dict[Hashable, int] = {}
         for number, block in enumerate(blocks):
             key = self._key(block.inputs, block.steps, block.outputs)
@@ -281,8 +299,8 @@ class Blocks:
 
     def number(
         self,
-        inputs: tuple[TensorType | RowsType | Scalar, ...],
-        steps: tuple[Step, ...],
+        inputs: tuple[InstanceTensorType | RowsType | Scalar, ...],
+        steps: tuple[BlockStep, ...],
         outputs: tuple[int, ...],
     ) -> int:
         """Return the number of the block with this content; add the block if it is new."""
@@ -291,13 +309,13 @@ class Blocks:
             self._numbers[key] = len(self._blocks)
             last = steps[-1].operation.function
             name = getattr(last, "__name__", type(last).__name__).strip("_").lower()
-            self._blocks.append(Block(f"{name}{len(self._blocks)}", inputs, steps, outputs))
+            self._blocks.append(StaticBlock(f"{name}{len(self._blocks)}", inputs, steps, outputs))
         return self._numbers[key]
 
     def _key(
         self,
-        inputs: tuple[TensorType | RowsType | Scalar, ...],
-        steps: tuple[Step, ...],
+        inputs: tuple[InstanceTensorType | RowsType | Scalar, ...],
+        steps: tuple[BlockStep, ...],
         outputs: tuple[int, ...],
     ) -> Hashable:
         content = tuple((self._contents.operation(step.operation), step.operands) for step in steps)

@@ -11,18 +11,24 @@ for the failing requests when a whole run raises. `metrics.py` counts.
 """
 
 from stretto.batching.serving.metrics import Histogram, Metrics
-from stretto.batching.serving.requests import Call, Failure, Outcome, Run, Value
+from stretto.batching.serving.requests import (
+    BatchRunner,
+    InstanceCall,
+    InstanceFailure,
+    InstanceResult,
+    Outcome,
+)
 from stretto.batching.serving.stream import Stream, Streaming, StreamOptions
 
 __all__ = [
-    "Call",
-    "Failure",
+    "BatchRunner",
     "Histogram",
+    "InstanceCall",
+    "InstanceFailure",
+    "InstanceResult",
     "Metrics",
     "Outcome",
-    "Run",
     "Stream",
     "StreamOptions",
     "Streaming",
-    "Value",
 ]

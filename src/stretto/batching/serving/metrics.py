@@ -137,7 +137,7 @@ def _bucket(seconds: float) -> int:
 
 
 @dataclass(slots=True)
-class Counts:
+class RequestCounts:
     """The counters of a worker, guarded by its lock."""
 
     submitted: int = 0

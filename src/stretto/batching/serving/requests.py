@@ -23,7 +23,7 @@ _DEVICE_TYPES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class InstanceCall:
     """One instance: a value per positional parameter, and the keywords, which all calls of a run
     share."""
 
@@ -32,24 +32,24 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class InstanceResult:
     """The value that the function returns for one instance."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class InstanceFailure:
     """The exception that the function raises for one instance."""
 
     error: BaseException
 
 
-Outcome = Value | Failure
+Outcome = InstanceResult | InstanceFailure
 
-Run = Callable[[Sequence[Call]], Sequence[Outcome]]
+BatchRunner = Callable[[Sequence[InstanceCall]], Sequence[Outcome]]
 """Run calls with equal keywords as one batch; return an outcome per call, in order. If one
-instance raises, its outcome is a Failure. If the run itself raises, it could not tell which
+instance raises, its outcome is a InstanceFailure. If the run itself raises, it could not tell which
 instances are at fault; they are then run again in smaller batches."""
 
 
@@ -156,11 +156,11 @@ class Request:
     admitted: completes when the stream has room for the request; None if it had room at once.
     """
 
-    call: Call
+    call: InstanceCall
     key: Hashable
     caller: Hashable
     modes: Modes
-    run: Run
+    run: BatchRunner
     entered: float
     reply: Reply
     number: int = -1
@@ -185,7 +185,7 @@ def begins(request: Request) -> bool:
 
 def complete(request: Request, outcome: Outcome) -> None:
     try:
-        if isinstance(outcome, Value):
+        if isinstance(outcome, InstanceResult):
             request.reply.set_result(outcome.value)
         else:
             request.reply.set_exception(outcome.error)

@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 from stretto.batching.serving.metrics import Metrics
 from stretto.batching.serving.requests import (
-    Call,
+    BatchRunner,
+    InstanceCall,
     Modes,
     Outcome,
     Reply,
     Request,
-    Run,
     Waiting,
     closed_error,
     full_error,
@@ -100,7 +100,7 @@ class Stream:
     """
 
     def __init__(
-        self, run: Run, options: StreamOptions | None = None, clock: Clock = _SYSTEM_CLOCK
+        self, run: BatchRunner, options: StreamOptions | None = None, clock: Clock = _SYSTEM_CLOCK
     ) -> None:
         self._run = run
         self._options = o = options or _DEFAULT
@@ -197,7 +197,7 @@ class Stream:
     ) -> None:
         await self.aclose()
 
-    def __reduce__(self) -> tuple[Callable[..., Stream], tuple[Run, StreamOptions]]:
+    def __reduce__(self) -> tuple[Callable[..., Stream], tuple[BatchRunner, StreamOptions]]:
         """A copy, as in another process, is a separate open stream without requests."""
         return Stream, (self._run, self._options)
 
@@ -206,7 +206,7 @@ class Stream:
     ) -> Request:
         modes = Modes.current()
         key = (modes, len(args), shared_key(kwargs))
-        call = Call(args, kwargs)
+        call = InstanceCall(args, kwargs)
         return Request(call, key, caller, modes, self._run, self._worker.now(), Reply())
 
     def _enter(self, request: Request) -> None:
@@ -237,14 +237,14 @@ class Stream:
 class Streaming:
     """Mixin of a batcher: `submit` and related methods, on a stream that is opened at first use.
 
-    The batcher implements `run_calls`, of the type `Run`, and may set `stream_options`. Its
+    The batcher implements `run_calls`, of the type `BatchRunner`, and may set `stream_options`. Its
     pickled state must not include `_own_stream`.
     """
 
     stream_options: StreamOptions = _DEFAULT
     _own_stream: Stream | None = None
 
-    def run_calls(self, calls: Sequence[Call]) -> Sequence[Outcome]:
+    def run_calls(self, calls: Sequence[InstanceCall]) -> Sequence[Outcome]:
         """Run calls with equal keywords as one batch; see `requests.Run`."""
         raise NotImplementedError
 

@@ -17,14 +17,14 @@ from multiprocessing.util import Finalize
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from stretto.batching.serving.metrics import Counts, Metrics
+from stretto.batching.serving.metrics import Metrics, RequestCounts
 from stretto.batching.serving.requests import (
-    Call,
-    Failure,
+    BatchRunner,
+    InstanceCall,
+    InstanceFailure,
+    InstanceResult,
     Outcome,
     Request,
-    Run,
-    Value,
     Waiting,
     admit,
     begins,
@@ -40,7 +40,7 @@ from stretto.text import counted
 # ---- Isolation of requests that fail.
 
 
-def outcomes_of(run: Run, calls: Sequence[Call]) -> Sequence[Outcome]:
+def outcomes_of(run: BatchRunner, calls: Sequence[InstanceCall]) -> Sequence[Outcome]:
     """Return an outcome per call; never raises.
 
     If the whole run raises, both halves run again separately, and so on. In the end each
@@ -53,10 +53,10 @@ def outcomes_of(run: Run, calls: Sequence[Call]) -> Sequence[Outcome]:
             return outcomes
     except BaseException as error:  # the user's function may raise even SystemExit
         if len(calls) == 1:
-            return [Failure(error)]
+            return [InstanceFailure(error)]
     else:
         wrong = f"{counted(len(outcomes), 'outcome')} for {counted(len(calls), 'call')}"
-        return [Failure(RunError(f"the batcher gave {wrong}")) for _ in calls]
+        return [InstanceFailure(RunError(f"the batcher gave {wrong}")) for _ in calls]
     # Outside `except`, else the errors of the halves would have this one as context.
     middle = len(calls) // 2
     return [*outcomes_of(run, calls[:middle]), *outcomes_of(run, calls[middle:])]
@@ -119,7 +119,7 @@ class Worker:
         self._thread: threading.Thread | None = None
         self._batch = list[Request]()
         self._running = 0
-        self._counts = Counts()
+        self._counts = RequestCounts()
 
     def after_fork(self) -> None:
         """Become an empty stream in the child; its first request starts its thread. Earlier
@@ -317,8 +317,8 @@ class Worker:
         with self._lock:
             self._running -= 1
             self._counts.latencies.add(self._clock.now() - request.entered)
-            self._counts.finished += isinstance(outcome, Value)
-            self._counts.failed += isinstance(outcome, Failure)
+            self._counts.finished += isinstance(outcome, InstanceResult)
+            self._counts.failed += isinstance(outcome, InstanceFailure)
         complete(request, outcome)
 
     def _fail_batch(self, error: BaseException) -> bool:
@@ -330,7 +330,7 @@ class Worker:
             self._running = 0
         for request in batch:
             if not request.reply.done():
-                complete(request, Failure(_ended(error)))
+                complete(request, InstanceFailure(_ended(error)))
         return bool(batch)
 
     def _give_up(self, error: BaseException) -> None:

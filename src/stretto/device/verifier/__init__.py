@@ -39,7 +39,7 @@ from stretto.device.verifier.form import check_form, check_kernels
 from stretto.device.verifier.initialisation import check_initialisation
 from stretto.device.verifier.ordering import Orders
 from stretto.device.verifier.parallel import check_called_in_parallel, check_parallel
-from stretto.device.verifier.places import Places, check_aliases
+from stretto.device.verifier.places import FramePlaces, check_aliases
 from stretto.device.verifier.plans import as_program, check_words
 from stretto.device.verifier.races import check_races
 from stretto.device.verifier.size_bounds import check_sized_bounds
@@ -119,10 +119,10 @@ def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> Proof:
     touched = ItemRegions({kernel.name: kernel for kernel in program.kernels})
     check_called_in_parallel(program, touched)
     orders = Orders()
-    places: dict[str, Places] = {}
+    places: dict[str, FramePlaces] = {}
     accesses: Counter[bool] = Counter()
     for function in functions:
-        places[function.name] = Places(function, program.frame(function.name))
+        places[function.name] = FramePlaces(function, program.frame(function.name))
         for schedule in leaves(function.body):
             orders(schedule)
         check_registers(function, program.tree.externals, touched)

@@ -15,12 +15,12 @@ from math import prod
 import torch
 
 from stretto.device import tree
-from stretto.device.evaluate import Scope, Tensors, evaluate_tensor, variable
+from stretto.device.evaluate import Scope, TensorMemory, evaluate_tensor, variable
 from stretto.device.expr import (
     Access,
     Apply,
+    ComputedPosition,
     Const,
-    Dynamic,
     Expr,
     Index,
     Load,
@@ -167,7 +167,7 @@ class StageBounds:
 
     def inner(self, index: Index, guards: Guards) -> None:
         for atom in index.atoms():
-            if isinstance(atom, Dynamic):
+            if isinstance(atom, ComputedPosition):
                 self.visit(atom.value, guards)
 
     def access(self, access: Access, guards: Guards) -> None:
@@ -241,7 +241,7 @@ def _points(used: list[int], ranges: Ranges) -> Scope | None:
     variables = [torch.zeros(())] * len(ranges)
     for axis, (number, (first, last)) in enumerate(zip(used, chosen, strict=True)):
         variables[number] = variable(first, last, axis, len(used))
-    return Scope(tuple(variables), (), {}, Tensors({}))
+    return Scope(tuple(variables), (), {}, TensorMemory({}))
 
 
 def _within(interval: Interval | None, end: int | None) -> bool:

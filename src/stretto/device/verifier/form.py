@@ -29,7 +29,7 @@ from stretto.device.expr import (
     loads,
     parts,
 )
-from stretto.device.functions import FUNCTIONS, Result
+from stretto.device.functions import FUNCTIONS, ResultDtype
 from stretto.device.operator import (
     ATTEND,
     POSITIONS,
@@ -99,24 +99,24 @@ def _check(expr: Expr, what: str) -> None:
         raise VerifyError(f"{what} calls {expr.function} of {names} as {expr.dtype.value}")
 
 
-def _fits(result: Result, given: list[DType], dtype: DType) -> bool:
+def _fits(result: ResultDtype, given: list[DType], dtype: DType) -> bool:
     first, same = given[0], len(set(given)) == 1
     match result:
-        case Result.SAME:
+        case ResultDtype.SAME:
             return same and dtype is first
-        case Result.FLOAT:
+        case ResultDtype.FLOAT:
             return same and dtype is first and dtype.is_float
-        case Result.INTEGER:
+        case ResultDtype.INTEGER:
             return dtype is first and dtype.is_integer
-        case Result.LOGICAL:
+        case ResultDtype.LOGICAL:
             return same and first is DType.BOOL and dtype is DType.BOOL
-        case Result.BITS:
+        case ResultDtype.BITS:
             return same and dtype is first and not dtype.is_float
-        case Result.TEST:
+        case ResultDtype.TEST:
             return same and dtype is DType.BOOL
-        case Result.ARMS:
+        case ResultDtype.ARMS:
             return first is DType.BOOL and given[1] is given[2] is dtype
-        case Result.CHOSEN:
+        case ResultDtype.CHOSEN:
             return True
 
 

@@ -39,7 +39,7 @@ from stretto.device.tree import (
 from stretto.device.verifier.cells import Cells, Selection
 from stretto.device.verifier.conformance import what_of
 from stretto.device.verifier.ordering import Orders
-from stretto.device.verifier.places import Places, bound_region
+from stretto.device.verifier.places import FramePlaces, bound_region
 from stretto.device.verifier.symbols import seen_size
 from stretto.device.verifier.touched import ItemRegions
 from stretto.errors import VerifyError
@@ -48,7 +48,7 @@ Masks = dict[str, Mask]
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class InitialisationState:
     """Masks over cells, by buffer name: definitely written, possibly written (`touched`),
     possibly lost. Loose buffers have the latter two, others the first.
 
@@ -59,25 +59,25 @@ class State:
     touched: Masks
     lost: Masks
 
-    def meet(self, other: State) -> State:
+    def meet(self, other: InitialisationState) -> InitialisationState:
         """Return a state that holds wherever either of two does."""
-        return State(
+        return InitialisationState(
             _merged(self.written, other.written, np.logical_and),
             _merged(self.touched, other.touched, np.logical_or),
             _merged(self.lost, other.lost, np.logical_or),
         )
 
-    def rotate(self, pairs: Rotation) -> State:
+    def rotate(self, pairs: Rotation) -> InitialisationState:
         """Return the state after the buffers of each pair have been swapped."""
         names = {name: buffer.name for name, buffer in swaps(pairs).items()}
-        return State(
+        return InitialisationState(
             *(
                 {names.get(name, name): mask for name, mask in masks.items()}
                 for masks in (self.written, self.touched, self.lost)
             )
         )
 
-    def same(self, other: State) -> bool:
+    def same(self, other: InitialisationState) -> bool:
         return all(
             mask is theirs[name] or np.array_equal(mask, theirs[name])
             for ours, theirs in (
@@ -92,8 +92,8 @@ class State:
 class _Draft:
     """The state that one leaf or one call produces, while it is computed."""
 
-    def __init__(self, state: State) -> None:
-        self.state = State(dict(state.written), dict(state.touched), dict(state.lost))
+    def __init__(self, state: InitialisationState) -> None:
+        self.state = InitialisationState(dict(state.written), dict(state.touched), dict(state.lost))
         self._own: set[tuple[int, str]] = set()
 
     def mask(self, masks: Masks, name: str) -> Mask:
@@ -113,7 +113,7 @@ def _merged(ours: Masks, theirs: Masks, both: Callable[[Mask, Mask], Mask]) -> M
 
 
 @dataclass(slots=True)
-class Summary:
+class InitialisationSummary:
     """Preconditions and effects of a call: the buffers that the function reads before it writes
     them, and those that it has definitely written when it returns. Both are params, or outputs.
 
@@ -128,7 +128,7 @@ class Summary:
 
 
 def check_initialisation(
-    program: DeviceProgram, places: Mapping[str, Places], orders: Orders, touched: ItemRegions
+    program: DeviceProgram, places: Mapping[str, FramePlaces], orders: Orders, touched: ItemRegions
 ) -> None:
     """Raise VerifyError for a read of memory that may be unwritten or overwritten.
 
@@ -138,19 +138,23 @@ def check_initialisation(
     outputs = {b for b in program.tree.externals if b.kind == "output" and _is_known(b)}
     written = _written_outputs(program.tree, touched)
     summaries = {
-        f.name: Summary(gives={*f.written, *written[f.name]}, written=frozenset(f.written))
+        f.name: InitialisationSummary(
+            gives={*f.written, *written[f.name]}, written=frozenset(f.written)
+        )
         for f in functions
     }
     loose = _loose_buffers(program.tree, touched, summaries)
     checkers = [
-        _Checker(f, outputs, loose[f.name], places[f.name], summaries, orders, touched)
+        _InitialisationChecker(
+            f, outputs, loose[f.name], places[f.name], summaries, orders, touched
+        )
         for f in functions
     ]
     while any(checker.check() for checker in checkers):
         pass
 
 
-class _Checker(Facts[Schedule, State]):
+class _InitialisationChecker(Facts[Schedule, InitialisationState]):
     """Checks one function, given summaries of all; `check` refines the function's own summary."""
 
     def __init__(
@@ -158,8 +162,8 @@ class _Checker(Facts[Schedule, State]):
         function: TreeFunction[Schedule],
         outputs: set[Buffer],
         loose: frozenset[str],
-        places: Places,
-        summaries: Mapping[str, Summary],
+        places: FramePlaces,
+        summaries: Mapping[str, InitialisationSummary],
         orders: Orders,
         touched: ItemRegions,
     ) -> None:
@@ -179,7 +183,7 @@ class _Checker(Facts[Schedule, State]):
         before = set(self._own.needs), set(self._own.gives)
         nothing = {name: cells.none() for name, cells in self._cells.items()}
         loose = {name: mask for name, mask in nothing.items() if name in self._loose}
-        start = State(
+        start = InitialisationState(
             {name: mask for name, mask in nothing.items() if name not in self._loose}, loose, loose
         )
         end = self.end(self._function.body, start)
@@ -234,17 +238,17 @@ class _Checker(Facts[Schedule, State]):
         for name, part in self._places.destroyed_sized(region):
             yield name, slice(None) if part is None else self._cells[name].region(part)
 
-    def merge(self, a: State, b: State) -> State:
+    def merge(self, a: InitialisationState, b: InitialisationState) -> InitialisationState:
         return a.meet(b)
 
-    def same(self, a: State, b: State) -> bool:
+    def same(self, a: InitialisationState, b: InitialisationState) -> bool:
         return a.same(b)
 
-    def rotate(self, state: State, pairs: Rotation) -> State:
+    def rotate(self, state: InitialisationState, pairs: Rotation) -> InitialisationState:
         return state.rotate(pairs)
 
     # ---- leaves --------------------------------------------------------------------------------
-    def after(self, body: Schedule, state: State) -> State:
+    def after(self, body: Schedule, state: InitialisationState) -> InitialisationState:
         draft = _Draft(state)
         ran: Counter[str] = Counter()
         for unit, index in self._orders(body).sequence:
@@ -318,7 +322,9 @@ class _Checker(Facts[Schedule, State]):
                 draft.mask(state.lost, name)[cells] = False
 
     # ---- calls ---------------------------------------------------------------------------------
-    def call(self, call: Call[Schedule], state: State) -> tuple[Node[Schedule], State]:
+    def call(
+        self, call: Call[Schedule], state: InitialisationState
+    ) -> tuple[Node[Schedule], InitialisationState]:
         draft = _Draft(state)
         summary = self._summaries[call.function]
         callee_params = {param for param, _ in call.tensors}
@@ -357,13 +363,13 @@ def _is_known(buffer: Buffer) -> bool:
 def loose_names(program: DeviceProgram) -> frozenset[str]:
     """Return the names of the buffers for which reads are not proved to find written elements."""
     touched = ItemRegions({kernel.name: kernel for kernel in program.kernels})
-    summaries = {function.name: Summary() for function in program.tree.functions}
+    summaries = {function.name: InitialisationSummary() for function in program.tree.functions}
     found = _loose_buffers(program.tree, touched, summaries)
     return frozenset(name for names in found.values() for name in names)
 
 
 def _loose_buffers(
-    tree: Tree[Schedule], touched: ItemRegions, summaries: Mapping[str, Summary]
+    tree: Tree[Schedule], touched: ItemRegions, summaries: Mapping[str, InitialisationSummary]
 ) -> dict[str, frozenset[str]]:
     """Return for each function the names of the buffers that are lists or written at unknown
     positions.

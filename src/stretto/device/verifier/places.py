@@ -38,7 +38,7 @@ from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size
 
 
-class Places:
+class FramePlaces:
     """Byte ranges of the locals of one function. Rotating buffers may be anywhere in their group.
 
     Buffers whose size the call decides are assumed to share bytes if they are in one slot and are
@@ -256,7 +256,7 @@ def _is_static(buffer: Buffer) -> bool:
 
 
 def check_aliases(
-    program: DeviceProgram, places: Mapping[str, Places], touched: ItemRegions
+    program: DeviceProgram, places: Mapping[str, FramePlaces], touched: ItemRegions
 ) -> None:
     """Raise VerifyError if written memory has two names, or if a function does not declare a param
     that it writes."""
@@ -337,7 +337,7 @@ def _may_meet(
     a: Region,
     b: Region,
     *,
-    places: Places,
+    places: FramePlaces,
     bound_externals: Bindings,
     pairs: Collection[frozenset[Buffer]],
 ) -> bool:
@@ -367,7 +367,7 @@ def _check_call(
                 )
 
 
-def _check_kernel(name: str, places: Places, touched: ItemRegions) -> None:
+def _check_kernel(name: str, places: FramePlaces, touched: ItemRegions) -> None:
     """Check that a kernel does not write memory under a second name: its tasks, and the elements
     of a stage, have no order."""
     regions = touched.kernel(name)

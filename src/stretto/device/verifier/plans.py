@@ -223,7 +223,7 @@ def as_program(plan: Plan, marks: Marks | None = None) -> DeviceProgram:
     """
     hosted = {function.name: function for function in plan.tree.functions}
     functions = tuple(
-        function.with_body(_Inliner(plan, function, marks).node(hosted[function.name].body))
+        function.with_body(_LaunchInliner(plan, function, marks).node(hosted[function.name].body))
         if function.name in hosted
         else function
         for function in plan.program.tree.functions
@@ -231,7 +231,7 @@ def as_program(plan: Plan, marks: Marks | None = None) -> DeviceProgram:
     return replace(plan.program, tree=Tree(functions, plan.program.tree.externals))
 
 
-class _Inliner:
+class _LaunchInliner:
     """Joins the launches of one function into one body.
 
     Some registers exist for the host alone: a launch computes a loop bound into one, and

@@ -42,7 +42,7 @@ from stretto.device.tree import (
 )
 from stretto.device.verifier.conformance import Origins, what_of
 from stretto.device.verifier.ordering import Orders
-from stretto.device.verifier.places import Places
+from stretto.device.verifier.places import FramePlaces
 from stretto.device.verifier.touched import ItemRegions
 from stretto.errors import VerifyError
 
@@ -167,7 +167,7 @@ def _accesses(schedule: Schedule, touched: ItemRegions) -> set[tuple[str, int]]:
 
 def check_races(
     program: DeviceProgram,
-    places: Mapping[str, Places],
+    places: Mapping[str, FramePlaces],
     orders: Orders,
     touched: ItemRegions,
     origins: Origins,
@@ -241,7 +241,7 @@ class RaceFinder(Facts[Schedule, Pending]):
 
     def __init__(
         self,
-        places: Places,
+        places: FramePlaces,
         relevant: Callable[[Region], bool],
         orders: Orders,
         touched: ItemRegions,

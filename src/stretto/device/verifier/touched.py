@@ -9,7 +9,17 @@ from math import prod
 import numpy as np
 
 from stretto.device.boxes import MOST_TASKS, part
-from stretto.device.expr import Access, Atom, Dynamic, Extent, Index, Reg, Var, is_known, known_size
+from stretto.device.expr import (
+    Access,
+    Atom,
+    ComputedPosition,
+    Extent,
+    Index,
+    Reg,
+    Var,
+    is_known,
+    known_size,
+)
 from stretto.device.operator import Kernel, Operator, Piece, Stage
 from stretto.device.program import Item, Run
 from stretto.device.regions import (
@@ -428,7 +438,7 @@ def _positions(
         offset = Index(const=index.const)
         moving: list[tuple[Atom, int]] = []
         for atom, factor in index.terms:
-            if any(isinstance(inner, Var | Dynamic) for inner in Index.of(atom).atoms()):
+            if any(isinstance(inner, Var | ComputedPosition) for inner in Index.of(atom).atoms()):
                 moving.append((atom, factor))
             else:
                 offset = offset + Index(((atom, factor),))

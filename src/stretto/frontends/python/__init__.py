@@ -35,10 +35,10 @@ from stretto.frontends.python.results.captured import (
     ResultLeaf,
     build_output,
 )
-from stretto.frontends.python.results.watch import Watch
+from stretto.frontends.python.results.watch import CaptureWatch
 from stretto.frontends.python.tracing.history import SeenSizes
 from stretto.frontends.python.tracing.signals import ArgumentsChange, GradientsWanted
-from stretto.frontends.python.tracing.sizes import (
+from stretto.frontends.python.tracing.symbolic_sizes import (
     CallSizes,
     FixedSize,
     SizeCondition,
@@ -54,6 +54,7 @@ __all__ = [
     "ArgumentsChange",
     "CallSizes",
     "Caller",
+    "CaptureWatch",
     "Captured",
     "ConstantSource",
     "External",
@@ -77,7 +78,6 @@ __all__ = [
     "SizePlan",
     "SizeRange",
     "SizeSource",
-    "Watch",
     "build_output",
     "can_be_split",
     "capture",

@@ -25,7 +25,7 @@ from stretto.frontends.python.calls.generated import Generated
 from stretto.frontends.python.calls.output_journal import intercepted_output
 from stretto.frontends.python.control.settled import settles_more
 from stretto.frontends.python.guards.guards import Guards
-from stretto.frontends.python.guards.reach import Code, guards_of
+from stretto.frontends.python.guards.reach import CapturedCode, guards_of
 from stretto.frontends.python.guards.reading import Exempt, Reading
 from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.objects.copies import enter_lists
@@ -77,9 +77,9 @@ from stretto.frontends.python.tracing.signals import (
     TooMuchWork,
     UnknownResult,
 )
-from stretto.frontends.python.tracing.sizes import SizePlan, SizeSource
+from stretto.frontends.python.tracing.symbolic_sizes import SizePlan, SizeSource
 from stretto.frontends.python.tracing.tensor import FunctionContext
-from stretto.frontends.python.tracing.tracer import Caller, Region, Tracer, activate, tracer
+from stretto.frontends.python.tracing.tracer import Caller, TracedRegion, Tracer, activate, tracer
 from stretto.frontends.python.values.raises import place_of, raises, shows_values, stop_at
 from stretto.frontends.python.values.stores import CellVariable
 from stretto.ir.core import Function, Program, Value
@@ -394,13 +394,13 @@ def _guarded(
         reading = held.read(tensors, arguments)
         held = replace(held, key=reading.key, shapes=reading.shapes)
         exempt = exemptions(held.roots, reading)
-    code = Code(tracer.traced.values(), tracer.executed, tracer.names_read)
+    code = CapturedCode(tracer.traced.values(), tracer.executed, tracer.names_read)
     guards = guards_of(roots, code, tracer.missing, exempt)
     guards.settings |= dict(tracer.asked.values())
     return made(guards, held)
 
 
-def _call(region: Region, fn: Any, args: Any, kwargs: Any) -> Any:
+def _call(region: TracedRegion, fn: Any, args: Any, kwargs: Any) -> Any:
     """Return the function's result.
 
     A function that always raises does so at once, unless a check or output of the program comes
@@ -422,7 +422,7 @@ def _call(region: Region, fn: Any, args: Any, kwargs: Any) -> Any:
 def _finish(
     tracer: Tracer,
     context: FunctionContext,
-    region: Region,
+    region: TracedRegion,
     inputs: list[Input],
     yields: list[Value],
     output: Any,

@@ -24,7 +24,7 @@ from stretto.ir.core import Function, Program, Value
 from stretto.ir.failure import NUMBER_BITS, Failure, Stop
 from stretto.ir.ops import CallOp, ListGetOp, ListLengthOp, ListStackOp
 from stretto.ir.rewrite import all_blocks
-from stretto.ir.types import DType, ListType
+from stretto.ir.types import DType, TensorListType
 from stretto.lowering.lists.storage import list_groups
 
 # ---- The argument block of a program that is being lowered ------------------------------------
@@ -132,7 +132,7 @@ def _signature(function: Function) -> Iterator[tuple[Place, Value]]:
     """Iterate over the list parameters and list results of a function."""
     for kind, values in (("param", function.params), ("result", function.body.yields)):
         for number, value in enumerate(values):
-            if isinstance(value.type, ListType):
+            if isinstance(value.type, TensorListType):
                 yield (function.name, kind, number), value
 
 
@@ -153,7 +153,7 @@ def _collect(program: Program, function: Function, groups: dict[Value, list[Plac
         if isinstance(op, CallOp):
             for kind, values in (("param", op.arguments), ("result", op.results)):
                 for number, value in enumerate(values):
-                    if isinstance(value.type, ListType):
+                    if isinstance(value.type, TensorListType):
                         enter(value, (op.function, kind, number))
 
 
@@ -185,7 +185,7 @@ def _written(function: Function, buffers: Mapping[Place, Buffer]) -> Iterator[Bu
                 pass
             case CallOp():
                 for number, value in enumerate(op.arguments):
-                    if isinstance(value.type, ListType):
+                    if isinstance(value.type, TensorListType):
                         slot = buffers[op.function, "param", number]
                         if params.get(value) != slot:
                             yield slot

@@ -28,7 +28,7 @@ from stretto.ir.ops import (
 from stretto.ir.size_bounds import at_most, maximum, parts_of_maximum
 from stretto.ir.sizes import Size, Symbol, symbols_in
 from stretto.ir.symbols import symbols_of_types
-from stretto.ir.types import Dim, ListType
+from stretto.ir.types import Dim, TensorListType
 
 LARGEST_BYTES = 1 << 24
 """A list that might need more bytes than this grows at run time, even if its length is bounded."""
@@ -74,7 +74,7 @@ def list_storage(function: Function) -> ListStorage:
         root = groups.root(value)
         capacities[root] = longest((capacities.get(root, Size()), length))
     pops = (op.list for op in function.body.walk() if isinstance(op, ListPopOp))
-    results = (value for value in function.body.yields if isinstance(value.type, ListType))
+    results = (value for value in function.body.yields if isinstance(value.type, TensorListType))
     return ListStorage(
         {value: groups.root(value) for value in lengths},
         {root: _bounded(root, length) for root, length in capacities.items()},
@@ -88,7 +88,7 @@ def list_groups(function: Function) -> Partition[Value]:
     groups = Partition[Value]()
     for op in function.body.walk():
         for first, *others in _same_lists(op):
-            if isinstance(first.type, ListType):
+            if isinstance(first.type, TensorListType):
                 for other in others:
                     groups.join(first, other)
     return groups
@@ -243,7 +243,7 @@ class _Lengths:
 
     def bind(self, values: Iterable[Value], length: Bound) -> None:
         for value in values:
-            if isinstance(value.type, ListType):
+            if isinstance(value.type, TensorListType):
                 self._lengths[value] = length
 
     def _longest(self, values: Iterable[Value]) -> Bound:
@@ -261,7 +261,7 @@ class _Lengths:
         trips = self._trips(op)
         members: dict[Value, list[int]] = {}
         for number, value in enumerate(op.results):
-            if isinstance(value.type, ListType):
+            if isinstance(value.type, TensorListType):
                 members.setdefault(self._groups.root(value), []).append(number)
         start = {
             root: self._longest(op.inits[n] for n in numbers) for root, numbers in members.items()

@@ -18,9 +18,10 @@ from stretto.ir.failure import unpacked_detail
 from stretto.machines.cpu.calls import NativeCalls
 from stretto.machines.cpu.native import Interface, NativeProgram
 from stretto.machines.cpu.pool import HEADERS
-from stretto.machines.cpu.printer.program import Source
+from stretto.machines.cpu.printer.cpp_file import CppSource
 from stretto.machines.machine import Executable, TaskEvent
 from stretto.options import Options
+from stretto.runtime.call_sizes import Formulas, InputSizes, Values
 from stretto.runtime.compiler import SharedObject, compile_shared
 from stretto.runtime.constants import LARGE_RESULT, ConstantTable, CopiesAhead, advise_large
 from stretto.runtime.library import LibraryTable
@@ -42,7 +43,6 @@ from stretto.runtime.results import (
     result,
     too_large,
 )
-from stretto.runtime.sizes import Formulas, InputSizes, Values
 
 MOST_ARENA = 1 << 34
 """Limit on the bytes of one call's intermediate values, on a machine with plenty of memory."""
@@ -106,7 +106,7 @@ class CpuExecutable(Executable):
     def __init__(
         self,
         program: DeviceProgram,
-        source: Source,
+        source: CppSource,
         interface: ProgramInterface,
         options: Options,
         copies: CopiesAhead | None = None,

@@ -19,7 +19,7 @@ from stretto.machines.cpu import calls, pool
 from stretto.machines.cpu.costs import CpuCosts, host_costs
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.measured import MeasuredChooser
-from stretto.machines.cpu.printer.program import Source, print_program
+from stretto.machines.cpu.printer.cpp_file import CppSource, print_program
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES
 from stretto.machines.machine import (
@@ -100,9 +100,9 @@ def check_weights(options: Options) -> Diagnosis:
     return Diagnosis("weights", "warn", detail, remedy)
 
 
-def source_of(stages: Stages) -> Source:
+def source_of(stages: Stages) -> CppSource:
     """Return the printed program."""
-    assert isinstance(stages.product, Source)
+    assert isinstance(stages.product, CppSource)
     return stages.product
 
 

@@ -58,7 +58,7 @@ class _Event(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in ("kernel", "task", "start", "end")]
 
 
-class _Context(ctypes.Structure):
+class _NativeContext(ctypes.Structure):
     """The fields of `struct Context` of abi.h, in order."""
 
     _fields_ = [
@@ -131,7 +131,7 @@ class _Frame:
         self.deadline = 0
         self.progress = _Memory(_PROGRESS_BYTES * interface.units)
         self.library = library
-        self.context = context = _Context(
+        self.context = context = _NativeContext(
             buffers=ctypes.addressof(self.words) + interface.sizes * WORD_BYTES,
             limits=ctypes.addressof(self.limits),
             sizes=ctypes.addressof(self.words),

@@ -22,9 +22,9 @@ from stretto.kernels.contraction import contraction_of
 from stretto.kernels.fuse import apart_reason
 from stretto.kernels.groups import Box, Group, Member, NewBuffers, single
 from stretto.kernels.panels import Packings
-from stretto.kernels.variants import Chooser, Ranges, Variant, cheapest, cut_in_order, opener
+from stretto.kernels.variants import Chooser, SizeBranches, Variant, cheapest, cut_in_order, opener
 from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
-from stretto.machines.cpu.template import Candidate, Request
+from stretto.machines.cpu.template import TemplateCandidate, TemplateRequest
 from stretto.machines.cpu.templates import candidate
 from stretto.machines.cpu.templates.contraction import packed_bytes
 from stretto.operators.attention import plain_attention, plain_steps
@@ -46,7 +46,7 @@ def select(
     costs = costs.with_constants([b for b in lowered.tree.externals if b.kind == "constant"])
     selector = CpuSelector(units, costs, packings, steady_registers(lowered.tree))
     plain = plain_attention(channels_last(lowered.tree), selector.keeps_attention)
-    ranges = Ranges(selector, opener(fused, remarks or Remarks()))
+    ranges = SizeBranches(selector, opener(fused, remarks or Remarks()))
     tree = ranges.opened(split_sorts(plain, units, costs))
     chosen = Tree(choose(tree, costs).functions, tuple(packings.externals))
     return Selected(chosen, replace(lowered.interface, packings=tuple(packings.found.values())))
@@ -92,17 +92,17 @@ class CpuSelector:
         parts = plain_steps(operator, NewBuffers(""))
         return one.seconds <= sum(self._alone(part).seconds for part in parts)
 
-    def _alone(self, operator: Operator) -> Candidate:
+    def _alone(self, operator: Operator) -> TemplateCandidate:
         (member,) = single(operator).members
         return self._candidate(member)
 
     def _is_plain(self, member: Member) -> bool:
         return isinstance(self._candidate(member).template, Loops)
 
-    def _candidate(self, member: Member) -> Candidate:
+    def _candidate(self, member: Member) -> TemplateCandidate:
         """Return the template of a member that may never be computed; nothing is packed."""
         packings = Packings(list(self.packings.externals))
-        return candidate(Request(member, self.units, packings, self.costs))
+        return candidate(TemplateRequest(member, self.units, packings, self.costs))
 
     def at(self, sizes: Mapping[Symbol, int], *, trial: bool) -> CpuSelector:
         """Return a selector whose usual sizes are `sizes`. In a trial, constants are packed into a
@@ -121,12 +121,14 @@ class CpuSelector:
             self.units * max(_balance(grid, self.units, costs), 1e-3)
         )
 
-    def _candidates(self, group: Group) -> list[Candidate]:
-        requests = (Request(m, self.units, self.packings, self.costs) for m in group.members)
+    def _candidates(self, group: Group) -> list[TemplateCandidate]:
+        requests = (
+            TemplateRequest(m, self.units, self.packings, self.costs) for m in group.members
+        )
         return [candidate(request) for request in requests]
 
     def _cuts(
-        self, group: Group, found: list[Candidate], seconds: float
+        self, group: Group, found: list[TemplateCandidate], seconds: float
     ) -> list[tuple[TileDim, ...]]:
         """Return the tilings of a group."""
         decided = next((n for n, e in enumerate(group.grid) if e in self.steady), None)
@@ -182,7 +184,7 @@ class CpuSelector:
 
 
 def _spent(
-    grid: tuple[TileDim, ...], group: Group, found: Iterable[Candidate], costs: CpuCosts
+    grid: tuple[TileDim, ...], group: Group, found: Iterable[TemplateCandidate], costs: CpuCosts
 ) -> float:
     """Return the seconds that all tasks of a tiling take together."""
     return sum(
@@ -218,7 +220,7 @@ def steady_registers(tree: Tree[Items]) -> frozenset[Reg]:
     return frozenset(reg for reg, count in times.items() if count == 1)
 
 
-def _multiples(group: Group, found: list[Candidate]) -> list[int]:
+def _multiples(group: Group, found: list[TemplateCandidate]) -> list[int]:
     """Return the multiples that all members require of the tiles of each grid dim; 0: not to be
     cut."""
     result = [1] * len(group.grid)
@@ -235,7 +237,7 @@ def _multiples(group: Group, found: list[Candidate]) -> list[int]:
 
 
 def _grid_multiples(
-    group: Group, found: list[Candidate], seconds: float, costs: CpuCosts
+    group: Group, found: list[TemplateCandidate], seconds: float, costs: CpuCosts
 ) -> list[int]:
     """Return the multiples for each grid dim; the whole dim if it is not to be cut.
 
@@ -257,7 +259,7 @@ def _grid_multiples(
 
 def _decided_cut(
     group: Group,
-    found: list[Candidate],
+    found: list[TemplateCandidate],
     multiples: list[int],
     decided: int,
     parts: int,
@@ -284,7 +286,7 @@ def _decided_cut(
 
 
 def _cuts(
-    group: Group, found: list[Candidate], seconds: float, units: int, costs: CpuCosts
+    group: Group, found: list[TemplateCandidate], seconds: float, units: int, costs: CpuCosts
 ) -> list[tuple[TileDim, ...]]:
     """Return tilings for a target number of tasks: one per unit, or more if tasks are long enough
     to balance. Dims may be cut in several orders, and more coarsely."""
@@ -335,7 +337,11 @@ def _tile_dim(extent: Extent, tile: int, multiple: int, size: int, dynamic: bool
 
 
 def _efficiency(
-    cut: tuple[TileDim, ...], group: Group, found: list[Candidate], units: int, costs: CpuCosts
+    cut: tuple[TileDim, ...],
+    group: Group,
+    found: list[TemplateCandidate],
+    units: int,
+    costs: CpuCosts,
 ) -> float:
     """Return the share of the units' time that is spent on results."""
     share = _balance(cut, units, costs)
@@ -344,7 +350,9 @@ def _efficiency(
     return share
 
 
-def _share(cut: tuple[TileDim, ...], member: Member, one: Candidate, costs: CpuCosts) -> float:
+def _share(
+    cut: tuple[TileDim, ...], member: Member, one: TemplateCandidate, costs: CpuCosts
+) -> float:
     """Return the share of the time of a member that is spent on results."""
     share = 1.0
     if one.reading:
@@ -385,7 +393,7 @@ def _balance(cut: tuple[TileDim, ...], units: int, costs: CpuCosts) -> float:
     return points / (ceil(tasks / units) * units * largest) if points else 1.0
 
 
-def _cut_order(group: Group, found: list[Candidate]) -> list[int]:
+def _cut_order(group: Group, found: list[TemplateCandidate]) -> list[int]:
     """Return the dims in the order in which they are cut: outer dims first, but before them the
     columns of packed weights, which a unit then keeps, and last the channels of a convolution,
     since each cut of these copies the patches again."""

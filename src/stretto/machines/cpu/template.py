@@ -18,7 +18,7 @@ from stretto.kernels.contraction import stride
 from stretto.kernels.groups import Member, divisible
 from stretto.kernels.panels import Packings
 from stretto.machines.cpu.costs import CpuCosts
-from stretto.machines.cpu.printer.nest import NestPrinter
+from stretto.machines.cpu.printer.nest import CppNestPrinter
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class CpuTemplate(Template):
         return 0
 
     @abstractmethod
-    def write(self, nest: NestPrinter) -> None:
+    def write(self, nest: CppNestPrinter) -> None:
         """Add the statements of a stage."""
 
 
@@ -92,7 +92,7 @@ def required(found: T | None, what: str) -> T:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TemplateRequest:
     """An operator and its boxes, for `units` units; `packings` collects constants to be packed."""
 
     member: Member
@@ -113,7 +113,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class TemplateCandidate:
     """A template with its cost, and its requirements on the tiles.
 
     multiples: tiles are multiples of this, per dim of the operator (0: the whole dim). seconds: of
@@ -134,11 +134,11 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class CpuTemplateFamily:
     """The templates of a file. `rank`: if several families apply, the lowest is taken."""
 
     templates: tuple[type[Template], ...]
-    candidate: Callable[[Request], Candidate | None]
+    candidate: Callable[[TemplateRequest], TemplateCandidate | None]
     rank: int = 1
 
 

@@ -20,11 +20,11 @@ from typing import Any
 
 from stretto.errors import BuildError, SourceLocation
 from stretto.extending.triton_source import rejected
-from stretto.machines.cuda.printer.source import ENTRY, NAMES, Parameter, TritonSource
+from stretto.machines.cuda.printer.source import ENTRY, NAMES, KernelParameter, TritonSource
 from stretto.machines.cuda.toolchain import (
     TRITON_LOCK,
+    GpuTarget,
     Multiprocessor,
-    Target,
     file_name,
     require_triton,
 )
@@ -187,7 +187,7 @@ class CompiledTriton:
     binary: bytes
     target: str
     entry: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[KernelParameter, ...]
     scratch_parameters: int
     scratch_bytes: int
     shared_bytes: int
@@ -198,12 +198,12 @@ class CompiledTriton:
 
 
 def compile_source(source: TritonSource, target: str, options: Options) -> CompiledTriton:
-    """Compile for `target`, a name that Target.parse knows, unless the cache has it.
+    """Compile for `target`, a name that GpuTarget.parse knows, unless the cache has it.
 
     Raises ValueError for another target, and BuildError if Triton is missing or its version is
     not supported, if it rejects the program, or if the result cannot be stored.
     """
-    machine = Target.parse(target)
+    machine = GpuTarget.parse(target)
     version = require_triton()
     signature = json.dumps([(parameter.name, parameter.type) for parameter in source.parameters])
     text = without_names(source.text, NAMES)
@@ -228,7 +228,7 @@ def compile_source(source: TritonSource, target: str, options: Options) -> Compi
     )
 
 
-def _compile(source: TritonSource, target: Target) -> tuple[bytes, dict[str, Any]]:
+def _compile(source: TritonSource, target: GpuTarget) -> tuple[bytes, dict[str, Any]]:
     """Return the binary and the fields of CompiledTriton that come from the compiler."""
     start = _processor_seconds()
     with TRITON_LOCK, quick_stages() as assembled:
@@ -261,7 +261,7 @@ def _compile(source: TritonSource, target: Target) -> tuple[bytes, dict[str, Any
 
 
 def _ordered(
-    source: TritonSource, target: Target, assembled: Assembled, *, vectors: bool = True
+    source: TritonSource, target: GpuTarget, assembled: Assembled, *, vectors: bool = True
 ) -> Any:
     """Compile a program with the barriers that Triton omits across calls, adding some each round
     until no hazard is left. Raises BuildError if a barrier does not help, or if a call
@@ -286,7 +286,7 @@ def _processor_seconds() -> float:
 
 
 @contextmanager
-def _no_tensor_memory(target: Target) -> Generator[None]:
+def _no_tensor_memory(target: GpuTarget) -> Generator[None]:
     """Disable Blackwell's tensor memory for products, since Triton 3.6 rejects it in functions
     that are called: "add support for function calls using tmem"."""
     name, before = "DISABLE_MMA_V5", os.environ.get("DISABLE_MMA_V5")
@@ -301,7 +301,7 @@ def _no_tensor_memory(target: Target) -> Generator[None]:
             os.environ[name] = before
 
 
-def _run_triton(source: TritonSource, target: Target, *, vectors: bool = True) -> Any:
+def _run_triton(source: TritonSource, target: GpuTarget, *, vectors: bool = True) -> Any:
     """Compile with Triton. vectors: True if blocks in shared memory may be read by fours, where
     they are deep enough."""
     import triton.language as tl

@@ -35,8 +35,8 @@ from stretto.machines.cuda.compile import CompiledTriton
 from stretto.machines.cuda.costs import WARP
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.frequencies import keep_frequencies
-from stretto.machines.cuda.graphs.builder import WAITS_IN_BODIES
-from stretto.machines.cuda.graphs.executable import GraphExecutable
+from stretto.machines.cuda.graphs.graph_builder import WAITS_IN_BODIES
+from stretto.machines.cuda.graphs.graph_executable import GraphExecutable
 from stretto.machines.cuda.graphs.words import BranchCount
 from stretto.machines.cuda.host import PlanExecutable
 from stretto.machines.cuda.printer.source import ENTRY, TritonSource

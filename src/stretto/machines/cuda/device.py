@@ -18,8 +18,8 @@ from stretto.machines.cuda.driver import (
     CudaError,
     load_driver,
 )
-from stretto.machines.cuda.graphs.builder import Arrangements
-from stretto.machines.cuda.graphs.executable import GraphExecutable
+from stretto.machines.cuda.graphs.graph_builder import Arrangements
+from stretto.machines.cuda.graphs.graph_executable import GraphExecutable
 from stretto.machines.cuda.host import PlanExecutable
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.launch import CompiledKernel, load_kernel, require_resident

@@ -33,15 +33,16 @@ from stretto.machines.cuda.state import (
     NO_SIZES,
     Filler,
     Job,
+    LaunchState,
     ParameterPlaces,
-    Sizes,
-    State,
+    StateSizes,
     aligned,
     failure,
     make_state,
 )
 from stretto.machines.machine import Executable
 from stretto.options import Options
+from stretto.runtime.call_sizes import InputSizes, Values
 from stretto.runtime.constants import Copy, is_plain, pack
 from stretto.runtime.memory_watch import regions_of
 from stretto.runtime.results import (
@@ -56,7 +57,6 @@ from stretto.runtime.results import (
     result,
     too_large,
 )
-from stretto.runtime.sizes import InputSizes, Values
 
 FIRST_FRAMES = 64
 """Activations of recursive functions for which the arena initially has memory."""
@@ -111,8 +111,8 @@ class CudaExecutable(Executable):
             else "the host must check whether its recursion had enough memory"
         )
         self.sizes = _first_sizes(program, self.sources)
-        self.states: dict[int, State] = {}
-        self.captures: dict[int, State] = {}
+        self.states: dict[int, LaunchState] = {}
+        self.captures: dict[int, LaunchState] = {}
         self.launches = 0
         self._lock = threading.Lock()
         self.copies: tuple[Copy, ...] = ()
@@ -188,7 +188,7 @@ class CudaExecutable(Executable):
                         self.launcher.synchronize(state.stream)
                         raise self.failure(state)
 
-    def arena(self, state: State) -> torch.Tensor:
+    def arena(self, state: LaunchState) -> torch.Tensor:
         """Return a state's memory for the local buffers of main. Raises as `memory`."""
         return self._filler.arena(state, self.wanted(state))
 
@@ -200,11 +200,11 @@ class CudaExecutable(Executable):
         """Return a constant as its kernels read it."""
         return self._filler.constants[buffer.slot]
 
-    def failure(self, state: State) -> Exception:
+    def failure(self, state: LaunchState) -> Exception:
         """Return the exception for a failed launch, after all launches have ended."""
         return explained(failure(self.launcher, state, self.max_depth), self.interface.stops)
 
-    def require_running(self, state: State) -> None:
+    def require_running(self, state: LaunchState) -> None:
         """Raise ProgramStopped for a failed launch, after all launches have ended."""
         if state.failed:
             raise failure(self.launcher, state, self.max_depth)
@@ -232,7 +232,7 @@ class CudaExecutable(Executable):
                 state.invocations.clear()
         return [memory[slot] for slot in self.outputs]
 
-    def _run(self, inputs: list[torch.Tensor], known: Values, state: State) -> list[Result]:
+    def _run(self, inputs: list[torch.Tensor], known: Values, state: LaunchState) -> list[Result]:
         """Run, and grow what was too small, until there was enough memory; wait for each run."""
         ended = False
         try:
@@ -259,7 +259,7 @@ class CudaExecutable(Executable):
                 self.states.pop(state.stream, None)
             raise
 
-    def _grow(self, state: State, stop: ProgramStopped, capacities: dict[int, int]) -> None:
+    def _grow(self, state: LaunchState, stop: ProgramStopped, capacities: dict[int, int]) -> None:
         """Enlarge what was too small; raise any other stop."""
         detail, limit = int(stop.detail), self.launcher.memory() // 2
         now, wanted = state.sizes, self.wanted(state)
@@ -271,16 +271,16 @@ class CudaExecutable(Executable):
                 return
             case Status.ARENA_FULL if now.arena < min(detail, limit):
                 arena = min(aligned(max(2 * now.arena, detail)), aligned(limit))
-                state.wanted = wanted.joined(Sizes(arena, 0))
+                state.wanted = wanted.joined(StateSizes(arena, 0))
             case Status.ARENA_FULL | Status.STACK_FULL if detail <= now.arena and (
                 0 < now.stack <= limit // 2
             ):
-                state.wanted = wanted.joined(Sizes(0, 2 * now.stack))
+                state.wanted = wanted.joined(StateSizes(0, 2 * now.stack))
             case _:
                 raise explained(stop, self.interface.stops) from None
         self._drop_memory(state)
 
-    def _reserve(self, state: State, sizes: Values) -> None:
+    def _reserve(self, state: LaunchState, sizes: Values) -> None:
         """Ensure an arena for main's local buffers, as large as the largest call so far needed.
         Raises RunError if that is more than a call may have."""
         if not sizes:
@@ -291,27 +291,27 @@ class CudaExecutable(Executable):
         if needed > limit:
             what = "the intermediate values"
             raise too_large(what, needed, limit, self.symbols.shown(sizes))
-        self._enlarge(Sizes(needed, 0))
+        self._enlarge(StateSizes(needed, 0))
         if 0 < state.sizes.arena < needed:
             self._drop_memory(state)
 
-    def wanted(self, state: State) -> Sizes:
+    def wanted(self, state: LaunchState) -> StateSizes:
         """Return the sizes of what a state allocates next."""
         return self.sizes.joined(state.wanted)
 
-    def _settle(self, state: State) -> None:
+    def _settle(self, state: LaunchState) -> None:
         """Let all states have what a call on one of them needed."""
         if state.wanted != NO_SIZES:
             self._enlarge(state.wanted)
             state.wanted = NO_SIZES
 
-    def _enlarge(self, sizes: Sizes) -> None:
+    def _enlarge(self, sizes: StateSizes) -> None:
         """Enlarge the sizes for all states. They never become smaller, because another thread may
         rely on them before it allocates."""
         with self._lock:
             self.sizes = self.sizes.joined(sizes)
 
-    def _drop_memory(self, state: State) -> None:
+    def _drop_memory(self, state: LaunchState) -> None:
         """Release the memory of a state before it gets a larger one."""
         state.invocations.clear()
         state.arena = state.stack = None
@@ -414,7 +414,7 @@ class CudaExecutable(Executable):
         self.copies = (*self.copies, Copy(source, moved, region))
         return self.copies[-1].tensor
 
-    def _locked(self, stream: int) -> State:
+    def _locked(self, stream: int) -> LaunchState:
         """Return the state of a stream with its lock held, unless another thread has given the
         state up while this one waited; then a new one."""
         while True:
@@ -424,7 +424,7 @@ class CudaExecutable(Executable):
                 return state
             state.lock.release()
 
-    def _new_state(self, stream: int, capture: int) -> State:
+    def _new_state(self, stream: int, capture: int) -> LaunchState:
         states, key = (self.captures, capture) if capture else (self.states, stream)
         with self._lock:
             if key not in states:
@@ -450,7 +450,7 @@ def _is_fixed(buffer: Buffer) -> bool:
     return not buffer.is_input and buffer.kind not in ("list", "constant")
 
 
-def _first_sizes(program: DeviceProgram, sources: Sequence[TritonSource]) -> Sizes:
+def _first_sizes(program: DeviceProgram, sources: Sequence[TritonSource]) -> StateSizes:
     """Return initial sizes: of a recursive program for some activations; otherwise every function
     is active at most once."""
     recursive = any(source.recursive for source in sources)
@@ -458,4 +458,4 @@ def _first_sizes(program: DeviceProgram, sources: Sequence[TritonSource]) -> Siz
     others = sum(size for name, size in frames.items() if name != "main")
     arena = frames["main"] + others * (FIRST_FRAMES if recursive else 1)
     stack = FIRST_STACK_WORDS * 8 * program.units if recursive else 0
-    return Sizes(aligned(arena), stack)
+    return StateSizes(aligned(arena), stack)

@@ -21,25 +21,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from stretto.machines.cuda.machine_code import Effect, Function, Instruction, called_by
+from stretto.machines.cuda.machine_code import Instruction, MachineFunction, MemoryEffect, called_by
 
 _WRITES = {
-    Effect.READ: False,
-    Effect.WRITE: True,
-    Effect.COPY: True,
-    Effect.MULTIPLY: False,
-    Effect.SEND: False,
-    Effect.RECEIVE: True,
+    MemoryEffect.READ: False,
+    MemoryEffect.WRITE: True,
+    MemoryEffect.COPY: True,
+    MemoryEffect.MULTIPLY: False,
+    MemoryEffect.SEND: False,
+    MemoryEffect.RECEIVE: True,
 }
 """The effects that access scratch: True for those that write."""
 _WAITS = {
-    Effect.COPIED: Effect.COPY,
-    Effect.MULTIPLIED: Effect.MULTIPLY,
-    Effect.SENT: Effect.SEND,
-    Effect.RECEIVED: Effect.RECEIVE,
+    MemoryEffect.COPIED: MemoryEffect.COPY,
+    MemoryEffect.MULTIPLIED: MemoryEffect.MULTIPLY,
+    MemoryEffect.SENT: MemoryEffect.SEND,
+    MemoryEffect.RECEIVED: MemoryEffect.RECEIVE,
 }
 """The asynchronous accesses that each wait ends. A barrier before the wait does not order them."""
-_RELEVANT = {*_WRITES, *_WAITS, Effect.BARRIER, Effect.CALL, Effect.RETURN}
+_RELEVANT = {*_WRITES, *_WAITS, MemoryEffect.BARRIER, MemoryEffect.CALL, MemoryEffect.RETURN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,36 +63,36 @@ class Hazard:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingAccess:
     """An access that no barrier has ordered yet. callee: the function that made it, "" for the
     function being walked. flying: the effect that began it, if it is asynchronous and may not
     have ended."""
 
     writes: bool
     callee: str = ""
-    flying: Effect | None = None
+    flying: MemoryEffect | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class HazardState:
     """Facts that may hold before an instruction. fresh: True if some path from the function's
     beginning to it has no barrier."""
 
     fresh: bool
-    pending: frozenset[Pending] = frozenset()
+    pending: frozenset[PendingAccess] = frozenset()
 
-    def joined(self, other: State) -> State:
-        return State(self.fresh or other.fresh, self.pending | other.pending)
+    def joined(self, other: HazardState) -> HazardState:
+        return HazardState(self.fresh or other.fresh, self.pending | other.pending)
 
 
 @dataclass(slots=True)
-class Summary:
+class HazardSummary:
     """Facts about a function that its callers need. first: the kinds of its accesses (True for
     writes) before its first barrier. left: accesses pending where it returns. passes: True if some
     path has no barrier. touches: True if the function or one of its callees accesses scratch."""
 
     first: set[bool] = field(default_factory=set[bool])
-    left: frozenset[Pending] = frozenset()
+    left: frozenset[PendingAccess] = frozenset()
     passes: bool = False
     touches: bool = False
 
@@ -101,24 +101,24 @@ class Summary:
 class Calls:
     """Hazards of a program, and the summaries of its functions by name."""
 
-    functions: Sequence[Function]
-    summaries: dict[str, Summary] = field(default_factory=dict[str, Summary])
+    functions: Sequence[MachineFunction]
+    summaries: dict[str, HazardSummary] = field(default_factory=dict[str, HazardSummary])
     hazards: dict[Hazard, None] = field(default_factory=dict[Hazard, None])
 
-    def visit(self, function: Function) -> Summary:
+    def visit(self, function: MachineFunction) -> HazardSummary:
         """Walk a function, after its callees; return its summary. Triton's functions do not
         recurse."""
         if function.name not in self.summaries:
-            _Walk(self, function, self._callees(function)).walk()
+            _HazardWalk(self, function, self._callees(function)).walk()
         return self.summaries[function.name]
 
-    def _callees(self, function: Function) -> dict[int, list[tuple[str, Summary]]]:
+    def _callees(self, function: MachineFunction) -> dict[int, list[tuple[str, HazardSummary]]]:
         """Return the callees of each call and their summaries, by the index of the instruction."""
         named = {one.name: one for one in self.functions}
         calls = [
             (index, one)
             for index, one in enumerate(function.instructions)
-            if Effect.CALL in one.effects
+            if MemoryEffect.CALL in one.effects
         ]
         return {
             index: [(name, self.visit(named[name])) for name in called_by(one, self.functions)]
@@ -126,7 +126,7 @@ class Calls:
         }
 
 
-def analysed(functions: Iterable[Function]) -> Calls:
+def analysed(functions: Iterable[MachineFunction]) -> Calls:
     """Analyse all functions of a program."""
     calls = Calls(tuple(functions))
     for function in calls.functions:
@@ -135,18 +135,18 @@ def analysed(functions: Iterable[Function]) -> Calls:
 
 
 @dataclass(slots=True)
-class _Walk:
+class _HazardWalk:
     """A walk over all paths of one function, to a fixpoint."""
 
     calls: Calls
-    function: Function
-    callees: Mapping[int, list[tuple[str, Summary]]]
-    summary: Summary = field(default_factory=Summary)
+    function: MachineFunction
+    callees: Mapping[int, list[tuple[str, HazardSummary]]]
+    summary: HazardSummary = field(default_factory=HazardSummary)
 
     def walk(self) -> None:
         self.calls.summaries[self.function.name] = self.summary
         nodes = self._nodes()
-        states = {0: State(True)} if self.function.instructions else {}
+        states = {0: HazardState(True)} if self.function.instructions else {}
         waiting = list(states)
         while waiting:
             index = waiting.pop()
@@ -170,25 +170,27 @@ class _Walk:
             if _RELEVANT & {*one.effects} or len(function.successors(index)) != 1
         }
 
-    def _through(self, index: int, before: State) -> State:
+    def _through(self, index: int, before: HazardState) -> HazardState:
         instruction = self.function.instructions[index]
         state = before
         for effect in instruction.effects:
-            if effect is Effect.BARRIER:
-                state = State(False, frozenset(one for one in state.pending if one.flying))
+            if effect is MemoryEffect.BARRIER:
+                state = HazardState(False, frozenset(one for one in state.pending if one.flying))
             elif effect in _WAITS:
-                state = State(state.fresh, _landed(state.pending, _WAITS[effect]))
+                state = HazardState(state.fresh, _landed(state.pending, _WAITS[effect]))
             elif effect in _WRITES:
                 state = self._accessed(instruction, effect, state)
-            elif effect is Effect.CALL:
+            elif effect is MemoryEffect.CALL:
                 for name, callee in self.callees[index]:
                     state = self._called(instruction, name, callee, state)
-            elif effect is Effect.RETURN:
+            elif effect is MemoryEffect.RETURN:
                 self.summary.left |= state.pending
                 self.summary.passes |= state.fresh
         return before.joined(state) if instruction.may_do_nothing else state
 
-    def _accessed(self, instruction: Instruction, effect: Effect, state: State) -> State:
+    def _accessed(
+        self, instruction: Instruction, effect: MemoryEffect, state: HazardState
+    ) -> HazardState:
         """Record an access. Only accesses of callees are compared with it: Triton orders a
         function's own."""
         writes = _WRITES[effect]
@@ -199,9 +201,11 @@ class _Walk:
             if one.callee:
                 self._compare(instruction, one, "", writes)
         flying = effect if effect in _WAITS.values() else None
-        return State(state.fresh, state.pending | {Pending(writes, flying=flying)})
+        return HazardState(state.fresh, state.pending | {PendingAccess(writes, flying=flying)})
 
-    def _called(self, instruction: Instruction, name: str, callee: Summary, state: State) -> State:
+    def _called(
+        self, instruction: Instruction, name: str, callee: HazardSummary, state: HazardState
+    ) -> HazardState:
         self.summary.touches |= callee.touches
         if state.fresh:
             self.summary.first |= callee.first
@@ -210,16 +214,18 @@ class _Walk:
                 self._compare(instruction, one, name, writes)
         kept = {one for one in state.pending if callee.passes or one.flying}
         left = {replace(one, callee=name) for one in callee.left}
-        return State(state.fresh and callee.passes, frozenset(kept | left))
+        return HazardState(state.fresh and callee.passes, frozenset(kept | left))
 
-    def _compare(self, instruction: Instruction, one: Pending, name: str, writes: bool) -> None:
+    def _compare(
+        self, instruction: Instruction, one: PendingAccess, name: str, writes: bool
+    ) -> None:
         if one.writes or writes:
             kind = f"a {_word(writes)} after a {_word(one.writes)}"
             found = Hazard(self.function.name, one.callee, name, kind, instruction.place)
             self.calls.hazards[found] = None
 
 
-def _landed(pending: frozenset[Pending], ended: Effect) -> frozenset[Pending]:
+def _landed(pending: frozenset[PendingAccess], ended: MemoryEffect) -> frozenset[PendingAccess]:
     return frozenset(replace(one, flying=None) if one.flying is ended else one for one in pending)
 
 

@@ -12,7 +12,7 @@ from stretto.machines.cuda.launch import Argument, Launch
 _WORD = (1 << 64) - 1
 
 
-class KernelText(Protocol):
+class KernelRunner(Protocol):
     """Runs a kernel's text on CPU tensors, as `interpreter.InterpretedKernel` does."""
 
     def launch(
@@ -26,7 +26,7 @@ class Interpretation:
     joint = True
     """True: interpreted launches always run one after the other."""
 
-    def __init__(self, kernel: KernelText, arguments: Sequence[Argument]) -> None:
+    def __init__(self, kernel: KernelRunner, arguments: Sequence[Argument]) -> None:
         self.kernel = kernel
         self.arguments = list(arguments)
         self.reached: Sequence[torch.Tensor] = ()

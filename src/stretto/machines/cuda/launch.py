@@ -196,13 +196,15 @@ class CudaInvocation:
         self.words[place] = argument if isinstance(argument, int) else argument.data_ptr()
 
 
-class Replay(Protocol):
+class Replayable(Protocol):
     """A graph that can be replayed. joint: True if blocks of one of its launches wait for each
     other."""
 
     @property
     def joint(self) -> bool: ...
-    def launch(self, stream: int) -> None: ...
+    def launch(self, stream: int) -> None:
+        """Enqueue a replay."""
+        ...
 
 
 class LaunchOrder:
@@ -227,7 +229,7 @@ class LaunchOrder:
         else:
             invocation.launch(stream)
 
-    def replay(self, graph: Replay, stream: int) -> None:
+    def replay(self, graph: Replayable, stream: int) -> None:
         """As `launch`, for a graph."""
         _require_one_stream(stream)
         if graph.joint:

@@ -18,17 +18,17 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from stretto.machines.cuda.driver import CudaError, Driver, run_error
-from stretto.machines.cuda.graphs.builder import (
+from stretto.machines.cuda.graphs.driver_graph import DriverGraph
+from stretto.machines.cuda.graphs.graph_builder import (
     WAITS_IN_BODIES,
-    CaptureError,
     EmulatedGraph,
     GraphBuilder,
+    GraphCaptureError,
     Replay,
 )
-from stretto.machines.cuda.graphs.driver_graph import DriverGraph
-from stretto.machines.cuda.graphs.library import GraphCall
+from stretto.machines.cuda.graphs.rehearsal import GraphCall
 from stretto.machines.cuda.graphs.store import Pool, store_of
-from stretto.machines.cuda.interpretation import Interpretation, KernelText
+from stretto.machines.cuda.interpretation import Interpretation, KernelRunner
 from stretto.machines.cuda.launch import Argument, Invocation, LoadedKernel, order_of
 from stretto.machines.cuda.printer.source import HOST
 from stretto.machines.machine import HOST as HOST_DEVICE
@@ -254,7 +254,8 @@ class TorchMemory:
     def captured(self, run: Callable[[], None], pool: Pool) -> tuple[int, object]:
         """Capture the work that `run` enqueues as a CUDA graph; return it, and the object that
         keeps it alive. pool: graphs of one pool share memory, so they must not run
-        concurrently. Raises CaptureError, and torch.OutOfMemoryError if the pool cannot grow."""
+        concurrently. Raises GraphCaptureError, and torch.OutOfMemoryError if the pool cannot
+        grow."""
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         handle: Any = pool.handle
         before = torch.cuda.memory_reserved(self.device)
@@ -272,7 +273,7 @@ class TorchMemory:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            raise CaptureError(str(error)) from error
+            raise GraphCaptureError(str(error)) from error
         finally:
             _forget_workspaces()
         pool.nbytes += max(torch.cuda.memory_reserved(self.device) - before, 0)
@@ -413,7 +414,7 @@ class InterpretedLauncher:
     """Launcher without a GPU: there is one stream, torch captures nothing, a launch has ended when
     it returns. seed: draws the order in which nodes of graphs run."""
 
-    def __init__(self, kernels: Sequence[KernelText], seed: int = 0) -> None:
+    def __init__(self, kernels: Sequence[KernelRunner], seed: int = 0) -> None:
         self.seed = seed
         self.device = HOST_DEVICE
         self.polls = POLLS

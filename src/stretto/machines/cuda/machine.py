@@ -27,7 +27,7 @@ from stretto.machines.cuda.device import (
 )
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.frequencies import known_frequencies
-from stretto.machines.cuda.graphs.builder import Arrangements, arrangements
+from stretto.machines.cuda.graphs.graph_builder import Arrangements, arrangements
 from stretto.machines.cuda.packed import pack, unpack
 from stretto.machines.cuda.select import select
 from stretto.machines.cuda.styles import (
@@ -37,7 +37,7 @@ from stretto.machines.cuda.styles import (
     usual_sources,
 )
 from stretto.machines.cuda.templates import TEMPLATES
-from stretto.machines.cuda.toolchain import TARGETS, Target, require_triton
+from stretto.machines.cuda.toolchain import TARGETS, GpuTarget, require_triton
 from stretto.machines.library_choice import choice_stage
 from stretto.machines.machine import (
     BuildStage,
@@ -47,14 +47,14 @@ from stretto.machines.machine import (
     FewerUnitsError,
     Form,
     Machine,
-    Packed,
+    PackedProgram,
     Stages,
 )
 from stretto.machines.stages import TO_SCHEDULE, device_form
 from stretto.options import Options
 from stretto.remarks import Remarks
+from stretto.runtime.call_sizes import Values
 from stretto.runtime.results import Result
-from stretto.runtime.sizes import Values
 from stretto.schedule.choice import chooser
 from stretto.schedule.plan_cost import plan_seconds
 from stretto.schedule.plan_search import choose_plan
@@ -167,7 +167,7 @@ class CudaMachine(TritonMachine):
         """Return a cross compiler. target: an architecture, such as sm_90, or the name of a GPU,
         such as h100. Raises BuildError if the target is unknown or Triton is missing."""
         gpu = NAMED.get(target)
-        known = Target.parse(target if gpu is None else gpu.target)
+        known = GpuTarget.parse(target if gpu is None else gpu.target)
         require_triton()
         costs = costs_on(known.usual_gpu if gpu is None else gpu, self.costs)
         count = known.multiprocessors if gpu is None else gpu.units
@@ -206,14 +206,16 @@ class CudaMachine(TritonMachine):
             _arranged(stages),
         )  # fmt: skip
 
-    def pack(self, stages: Stages) -> Packed | None:
+    def pack(self, stages: Stages) -> PackedProgram | None:
         _, interface = stages.runnable()
         return pack(stages.machine.costs.gpu, gpu_program(stages), interface, _arranged(stages))
 
-    def for_packed(self, packed: Packed) -> CudaMachine:
+    def for_packed(self, packed: PackedProgram) -> CudaMachine:
         return replace(self, costs=costs_on(GPUS[packed.facts["device"]], CUDA_COSTS))
 
-    def unpack(self, packed: Packed, constants: Mapping[int, torch.Tensor], stages: Stages) -> None:
+    def unpack(
+        self, packed: PackedProgram, constants: Mapping[int, torch.Tensor], stages: Stages
+    ) -> None:
         gpu, found = find_gpu(stages.place), unpack(packed, constants)
         here = "sm_{}{}".format(*gpu.capability)
         if found.target != here:
@@ -303,12 +305,12 @@ class NotHere(Executable):
 class CrossCompiler(TritonMachine):
     """Compiles for a GPU that need not be present, and loads nothing.
 
-    target: one that Target.parse knows, such as "sm_90". wanted: the name that the user gave, such
-    as "h100". most_units: the most units that programs may have, on a GPU with `multiprocessors` of
-    them.
+    target: one that GpuTarget.parse knows, such as "sm_90". wanted: the name that the user gave,
+    such as "h100". most_units: the most units that programs may have, on a GPU with
+    `multiprocessors` of them.
     """
 
-    target: Target
+    target: GpuTarget
     wanted: str
     most_units: int
     multiprocessors: int
@@ -341,7 +343,7 @@ class CrossCompiler(TritonMachine):
     def load(self, stages: Stages) -> None:
         stages.executable = NotHere(self.wanted)
 
-    def pack(self, stages: Stages) -> Packed | None:
+    def pack(self, stages: Stages) -> PackedProgram | None:
         if not self.makes_files:
             return None
         _, interface = stages.runnable()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 
-class Effect(Enum):
+class MemoryEffect(Enum):
     """Effects of an instruction on memory, or on the order of accesses to it. Shared memory has
     two parts: Triton's own, its scratch, and the part that holds the program's constants."""
 
@@ -55,7 +55,7 @@ class Instruction:
 
     place: str
     text: str
-    effects: tuple[Effect, ...] = ()
+    effects: tuple[MemoryEffect, ...] = ()
     conditional: bool = False
     targets: tuple[str, ...] = ()
     falls_through: bool = True
@@ -64,12 +64,12 @@ class Instruction:
     def may_do_nothing(self) -> bool:
         """True if a predicate may skip its effects. Excluded are a failure and the end of a memory
         barrier, which one thread executes for the whole unit."""
-        for_all = Effect.FAIL in self.effects or Effect.RECEIVED in self.effects
+        for_all = MemoryEffect.FAIL in self.effects or MemoryEffect.RECEIVED in self.effects
         return self.conditional and not for_all
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class MachineFunction:
     """A function. labels: the index of the instruction after each; for one at the end, the number
     of instructions."""
 
@@ -86,7 +86,7 @@ class Function:
         return tuple(index for index in following if index < len(self.instructions))
 
 
-def called_by(call: Instruction, functions: Sequence[Function]) -> list[str]:
+def called_by(call: Instruction, functions: Sequence[MachineFunction]) -> list[str]:
     """Return the functions with a body that an instruction may call."""
     names = {*re.findall(r"[\w$]+", call.text)}
     return [function.name for function in functions if function.name in names]
@@ -107,9 +107,9 @@ _WIDE = ("gpu", "sys", "cluster")
 """Scopes of more than one thread block."""
 
 
-def functions(ptx: str) -> list[Function]:
+def functions(ptx: str) -> list[MachineFunction]:
     """Return the functions of a module that have a body."""
-    found: list[Function] = []
+    found: list[MachineFunction] = []
     header = ""
     body: list[tuple[int, str]] | None = None
     depth = 0  # of braces: inline assembly has nested blocks
@@ -121,7 +121,7 @@ def functions(ptx: str) -> list[Function]:
                 header = ""
             if line == "{" and (name := _NAME.search(header)):
                 body, depth = [], 1
-                found.append(Function(name[1], ()))
+                found.append(MachineFunction(name[1], ()))
             continue
         depth += line.count("{") - line.count("}")
         if not depth:
@@ -132,7 +132,7 @@ def functions(ptx: str) -> list[Function]:
     return found
 
 
-def _function(name: str, lines: Sequence[tuple[int, str]]) -> Function:
+def _function(name: str, lines: Sequence[tuple[int, str]]) -> MachineFunction:
     """Read one function. Blocks of inline assembly may repeat labels; a jump refers to the
     nearest."""
     statements: list[tuple[int, str]] = []
@@ -147,12 +147,12 @@ def _function(name: str, lines: Sequence[tuple[int, str]]) -> Function:
             tables[last] = re.findall(r"[\w$]+", text.removeprefix(".branchtargets"))
         elif not text.startswith("."):
             statements.append((number, text))
-    reader = _Reader(_copies([text for _, text in statements]), labels, tables)
+    reader = _InstructionReader(_copies([text for _, text in statements]), labels, tables)
     instructions = tuple(
         reader.instruction(index, number, text) for index, (number, text) in enumerate(statements)
     )
     places = {f"{label}@{index}": index for label, at in labels.items() for index in at}
-    return Function(name, instructions, places)
+    return MachineFunction(name, instructions, places)
 
 
 def _statements(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
@@ -182,7 +182,7 @@ def _copies(statements: Sequence[str]) -> dict[str, list[str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _InstructionReader:
     """copies: by register, as `_copies`. labels: the indices of instructions after each. tables:
     jump targets by the label of their table."""
 
@@ -211,42 +211,44 @@ class _Reader:
             f"{name}@{min(self.labels[name], key=lambda at: abs(at - index))}" for name in names
         )
 
-    def _effects(self, parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
+    def _effects(self, parts: tuple[str, ...], operands: str) -> tuple[MemoryEffect, ...]:
         if parts[1:2] == ("shared::cta",) and parts[0] in ("ld", "st"):
-            return (Effect.KEPT,) if parts[0] == "ld" else (Effect.KEEP,)
+            return (MemoryEffect.KEPT,) if parts[0] == "ld" else (MemoryEffect.KEEP,)
         if parts[0] in ("ld", "st", "atom", "red") and not _is_global(parts):
             return _scratch(parts)
         match parts[0]:
             case "ld":
                 effects = _load(parts)
                 return (
-                    () if effects == (Effect.LOOK,) and self._is_error_word(operands) else effects
+                    ()
+                    if effects == (MemoryEffect.LOOK,) and self._is_error_word(operands)
+                    else effects
                 )
             case "st":
                 return _store(parts)
             case "atom":
                 return _atomic(parts)
             case "red":
-                return (*_released(parts), Effect.UPDATE)
+                return (*_released(parts), MemoryEffect.UPDATE)
             case "ldu" | "tex" | "tld4" | "suld":
-                return (Effect.NON_COHERENT,)
+                return (MemoryEffect.NON_COHERENT,)
             case "cp":
                 return _copy(parts, operands)
             case "ldmatrix" | "stmatrix":
-                return (Effect.READ,) if parts[0] == "ldmatrix" else (Effect.WRITE,)
+                return (MemoryEffect.READ,) if parts[0] == "ldmatrix" else (MemoryEffect.WRITE,)
             case "wgmma":
                 return _product(parts, operands)
             case "mbarrier":
-                ended = (Effect.RECEIVED,) if "inval" in parts else ()
-                return (*ended, Effect.READ, Effect.WRITE)
+                ended = (MemoryEffect.RECEIVED,) if "inval" in parts else ()
+                return (*ended, MemoryEffect.READ, MemoryEffect.WRITE)
             case "fence" | "membar":
                 return _fence(parts)
             case "bar" | "barrier":
                 return _barrier(parts, operands)
             case "call":
-                return (Effect.CALL,)
+                return (MemoryEffect.CALL,)
             case "ret" | "exit":
-                return (Effect.RETURN,)
+                return (MemoryEffect.RETURN,)
             case _:
                 return ()
 
@@ -273,86 +275,88 @@ def _is_global(parts: tuple[str, ...]) -> bool:
     return not any(part.split("::")[0] in ("shared", "local", "param", "const") for part in parts)
 
 
-def _scratch(parts: tuple[str, ...]) -> tuple[Effect, ...]:
+def _scratch(parts: tuple[str, ...]) -> tuple[MemoryEffect, ...]:
     if not any(part.split("::")[0] == "shared" for part in parts):
         return ()
-    kinds = {"ld": (Effect.READ,), "st": (Effect.WRITE,)}
-    return kinds.get(parts[0], (Effect.READ, Effect.WRITE))
+    kinds = {"ld": (MemoryEffect.READ,), "st": (MemoryEffect.WRITE,)}
+    return kinds.get(parts[0], (MemoryEffect.READ, MemoryEffect.WRITE))
 
 
-def _product(parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
+def _product(parts: tuple[str, ...], operands: str) -> tuple[MemoryEffect, ...]:
     if parts[1] == "mma_async":
-        return (Effect.MULTIPLY,)
-    return (Effect.MULTIPLIED,) if parts[1] == "wait_group" and operands.strip() == "0" else ()
+        return (MemoryEffect.MULTIPLY,)
+    return (
+        (MemoryEffect.MULTIPLIED,) if parts[1] == "wait_group" and operands.strip() == "0" else ()
+    )
 
 
 def _is_wide(parts: tuple[str, ...]) -> bool:
     return any(part in _WIDE for part in parts)
 
 
-def _released(parts: tuple[str, ...]) -> tuple[Effect, ...]:
-    return (Effect.FENCE,) if {"release", "acq_rel"} & {*parts} and "cta" not in parts else ()
+def _released(parts: tuple[str, ...]) -> tuple[MemoryEffect, ...]:
+    return (MemoryEffect.FENCE,) if {"release", "acq_rel"} & {*parts} and "cta" not in parts else ()
 
 
-def _load(parts: tuple[str, ...]) -> tuple[Effect, ...]:
+def _load(parts: tuple[str, ...]) -> tuple[MemoryEffect, ...]:
     if "nc" in parts:
-        return (Effect.NON_COHERENT,)
+        return (MemoryEffect.NON_COHERENT,)
     if "acquire" in parts and _is_wide(parts):
-        return (Effect.ACQUIRE,)
+        return (MemoryEffect.ACQUIRE,)
     is_strong = {"volatile", "mmio"} & {*parts} or ("relaxed" in parts and _is_wide(parts))
-    return (Effect.LOOK,) if is_strong else (Effect.LOAD,)
+    return (MemoryEffect.LOOK,) if is_strong else (MemoryEffect.LOAD,)
 
 
-def _store(parts: tuple[str, ...]) -> tuple[Effect, ...]:
+def _store(parts: tuple[str, ...]) -> tuple[MemoryEffect, ...]:
     if "async" in parts:
-        return (Effect.ASYNC_PROXY,)
+        return (MemoryEffect.ASYNC_PROXY,)
     is_strong = {"volatile", "mmio"} & {*parts} or _is_wide(parts)
-    return (*_released(parts), Effect.PUBLISH) if is_strong else (Effect.STORE,)
+    return (*_released(parts), MemoryEffect.PUBLISH) if is_strong else (MemoryEffect.STORE,)
 
 
-def _atomic(parts: tuple[str, ...]) -> tuple[Effect, ...]:
-    kind = {"exch": Effect.PUBLISH, "cas": Effect.FAIL}
-    done = next((kind[part] for part in parts if part in kind), Effect.UPDATE)
+def _atomic(parts: tuple[str, ...]) -> tuple[MemoryEffect, ...]:
+    kind = {"exch": MemoryEffect.PUBLISH, "cas": MemoryEffect.FAIL}
+    done = next((kind[part] for part in parts if part in kind), MemoryEffect.UPDATE)
     acquires = {"acquire", "acq_rel"} & {*parts} and "cta" not in parts
-    return (*_released(parts), done, *((Effect.ACQUIRE,) if acquires else ()))
+    return (*_released(parts), done, *((MemoryEffect.ACQUIRE,) if acquires else ()))
 
 
-def _copy(parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
+def _copy(parts: tuple[str, ...], operands: str) -> tuple[MemoryEffect, ...]:
     if "bulk" in parts:
-        return (Effect.ASYNC_PROXY, *_bulk(parts, operands))
+        return (MemoryEffect.ASYNC_PROXY, *_bulk(parts, operands))
     match parts[2:3]:
         case ("commit_group",):
-            return (Effect.COMMIT,)
+            return (MemoryEffect.COMMIT,)
         case ("wait_group",):
-            return (Effect.COPIED,) if operands.strip() == "0" else ()
+            return (MemoryEffect.COPIED,) if operands.strip() == "0" else ()
         case ("wait_all",):
-            return (Effect.COMMIT, Effect.COPIED)
+            return (MemoryEffect.COMMIT, MemoryEffect.COPIED)
         case ("ca",) | ("cg",):
-            return (Effect.COPY,)
+            return (MemoryEffect.COPY,)
         case ("mbarrier",):
-            return (Effect.READ, Effect.WRITE)
+            return (MemoryEffect.READ, MemoryEffect.WRITE)
         case _:
             return ()
 
 
-def _bulk(parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
+def _bulk(parts: tuple[str, ...], operands: str) -> tuple[MemoryEffect, ...]:
     if "wait_group" in parts:
-        return (Effect.SENT,) if operands.strip() == "0" else ()
+        return (MemoryEffect.SENT,) if operands.strip() == "0" else ()
     spaces = [part.split("::")[0] for part in parts]
     if "shared" not in spaces:
         return ()
     target = next(space for space in spaces if space in ("shared", "global"))
-    return (Effect.RECEIVE,) if target == "shared" else (Effect.SEND,)
+    return (MemoryEffect.RECEIVE,) if target == "shared" else (MemoryEffect.SEND,)
 
 
-def _fence(parts: tuple[str, ...]) -> tuple[Effect, ...]:
+def _fence(parts: tuple[str, ...]) -> tuple[MemoryEffect, ...]:
     if "proxy" in parts or not (_is_wide(parts) or "gl" in parts):
         return ()
     both = parts[0] == "membar" or {"acq_rel", "sc"} & {*parts}
-    return (Effect.FENCE, Effect.INVALIDATE) if both else ()
+    return (MemoryEffect.FENCE, MemoryEffect.INVALIDATE) if both else ()
 
 
-def _barrier(parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
+def _barrier(parts: tuple[str, ...], operands: str) -> tuple[MemoryEffect, ...]:
     """Return BARRIER for barrier 0 without a thread count, which is one of all threads."""
     wanted = {"sync": 0, "red": 1}
     place = next((wanted[part] for part in parts if part in wanted), None)
@@ -360,4 +364,4 @@ def _barrier(parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
         return ()
     given = [operand.strip() for operand in operands.split(",")]
     everyone = given[place] == "0" and len(given) == (1 if place == 0 else 3)
-    return (Effect.BARRIER,) if everyone else ()
+    return (MemoryEffect.BARRIER,) if everyone else ()

@@ -19,11 +19,11 @@ from stretto.device.plan import Action, Plan
 from stretto.device.text import parse_form, print_form
 from stretto.device.tree import Seq
 from stretto.machines.cuda.compile import CompiledTriton, Resources
-from stretto.machines.cuda.graphs.builder import Arranged, Arrangements
-from stretto.machines.cuda.printer.source import Parameter, TritonSource
+from stretto.machines.cuda.graphs.graph_builder import Arranged, Arrangements
+from stretto.machines.cuda.printer.source import KernelParameter, TritonSource
 from stretto.machines.cuda.styles import GpuProgram
 from stretto.machines.cuda.templates import TEMPLATES
-from stretto.machines.machine import Packed
+from stretto.machines.machine import PackedProgram
 from stretto.schedule.plan_search import ChosenBranch
 
 _PLAN = "plan"
@@ -40,7 +40,7 @@ _COMPILED = _plain(CompiledTriton, "binary", "parameters", "resources", "seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Unpacked:
+class UnpackedProgram:
     """A program read from a file. device: the name of the GPU that it was compiled for."""
 
     device: str
@@ -56,7 +56,7 @@ class Unpacked:
 
 def pack(
     device: str, made: GpuProgram, interface: ProgramInterface, arranged: Arrangements | None
-) -> Packed:
+) -> PackedProgram:
     """Return the content of a file; the interface's constants are not part of it."""
     plan = made.plan
     places = {buffer: place for place, buffer in enumerate(plan.program.tree.externals)}
@@ -75,10 +75,10 @@ def pack(
         "arranged": None if arranged is None else _arranged_facts(plan, arranged),
         "launches": launches,
     }
-    return Packed(facts, texts, binaries)
+    return PackedProgram(facts, texts, binaries)
 
 
-def unpack(packed: Packed, constants: Mapping[int, torch.Tensor]) -> Unpacked:
+def unpack(packed: PackedProgram, constants: Mapping[int, torch.Tensor]) -> UnpackedProgram:
     """Return the program of a file. constants: the tensor of each slot of the interface.
 
     Raises ValueError, ScheduleError, or any other Python error, for content that `pack` has not
@@ -109,7 +109,7 @@ def unpack(packed: Packed, constants: Mapping[int, torch.Tensor]) -> Unpacked:
         tuple(ChosenBranch(*map(str, branch)) for branch in facts["branches"]),
     )
     arranged = None if facts["arranged"] is None else _arranged(plan, facts["arranged"])
-    return Unpacked(str(facts["device"]), made, interface, arranged)
+    return UnpackedProgram(str(facts["device"]), made, interface, arranged)
 
 
 def source_facts(source: TritonSource, places: Mapping[Buffer, int]) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def source_facts(source: TritonSource, places: Mapping[Buffer, int]) -> dict[str
 def source_of(facts: Mapping[str, Any], text: str, externals: Sequence[Buffer]) -> TritonSource:
     return TritonSource(
         text=text,
-        parameters=tuple(Parameter(*fields) for fields in facts["parameters"]),
+        parameters=tuple(KernelParameter(*fields) for fields in facts["parameters"]),
         arguments=tuple(externals[place] for place in facts["arguments"]),
         **{name: _value(facts[name]) for name in _SOURCE},
     )
@@ -140,7 +140,7 @@ def kernel_facts(kernel: CompiledTriton) -> dict[str, Any]:
 
 
 def kernel_of(
-    facts: Mapping[str, Any], binary: bytes, parameters: tuple[Parameter, ...]
+    facts: Mapping[str, Any], binary: bytes, parameters: tuple[KernelParameter, ...]
 ) -> CompiledTriton:
     needs = {field.name: facts["resources"][field.name] for field in fields(Resources)}
     return CompiledTriton(

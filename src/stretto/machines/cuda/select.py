@@ -30,7 +30,7 @@ from stretto.kernels.variants import (
     open_kernels,
 )
 from stretto.machines.cuda.costs import CUDA_COSTS, CudaCosts
-from stretto.machines.cuda.template import Choice, Stencil, whole_seconds
+from stretto.machines.cuda.template import Stencil, TemplateChoice, whole_seconds
 from stretto.machines.cuda.templates import choose as choose_template
 from stretto.operators.attention import plain_attention
 from stretto.operators.sorting import count_sorts
@@ -111,7 +111,7 @@ class Cutter:
     units: int
     costs: CudaCosts
     stencils: list[Stencil] = field(init=False)
-    known: list[dict[tuple[int, ...], Choice]] = field(init=False)
+    known: list[dict[tuple[int, ...], TemplateChoice]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.stencils = [Stencil.of(member.operator, self.costs) for member in self.group.members]
@@ -127,7 +127,7 @@ class Cutter:
     def variant(self, tiles: tuple[int, ...], is_empty: bool = False) -> Variant:
         """Estimate a tiling. Loads of a stage that depend on no earlier stage overlap with those
         of the first; several tasks cost a wait."""
-        task, choices, stages = self.costs.start_seconds, list[Choice](), list[Stage]()
+        task, choices, stages = self.costs.start_seconds, list[TemplateChoice](), list[Stage]()
         for number, member in enumerate(self.group.members):
             found = [self.choice(number, box, tiles) for box in member.boxes]
             before = meetings(stages)
@@ -148,7 +148,7 @@ class Cutter:
         templates = tuple(choice.template for choice in choices)
         return Variant(grid, templates, task, 0.0 if is_empty else seconds)
 
-    def choice(self, number: int, box: tuple[Span, ...], tiles: tuple[int, ...]) -> Choice:
+    def choice(self, number: int, box: tuple[Span, ...], tiles: tuple[int, ...]) -> TemplateChoice:
         sizes = tuple(
             self.costs.size(span.extent) if span.grid is None else tiles[span.grid] for span in box
         )

@@ -13,8 +13,8 @@ from stretto.errors import RunError
 from stretto.machines.cuda.launch import Argument, Invocation
 from stretto.machines.cuda.launcher import Launcher, Words, words_of
 from stretto.machines.cuda.printer.source import DETAIL, ERROR, HOST, PROGRESS, TritonSource
+from stretto.runtime.call_sizes import Values
 from stretto.runtime.results import ProgramStopped, Status, stopped
-from stretto.runtime.sizes import Values
 from stretto.text import bytes_text
 
 ALIGNMENT = 16
@@ -22,29 +22,29 @@ ALIGNMENT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class StateSizes:
     """Bytes of a state's arena, and of the stack of all units."""
 
     arena: int
     stack: int
 
-    def joined(self, other: Sizes) -> Sizes:
+    def joined(self, other: StateSizes) -> StateSizes:
         """Return the larger of both in each respect."""
-        return Sizes(max(self.arena, other.arena), max(self.stack, other.stack))
+        return StateSizes(max(self.arena, other.arena), max(self.stack, other.stack))
 
 
-NO_SIZES = Sizes(0, 0)
+NO_SIZES = StateSizes(0, 0)
 
 
 @dataclass(slots=True)
-class State:
+class LaunchState:
     """State of the launches on one stream, or in one capture, which run one after the other.
 
     error: the host's view of the control block's error. words: registers that are passed in or out,
     in memory that both sides access. arena, stack: None until allocated, for a capture at each
     launch. invocations: of each kernel, once it was launched. graphs: captured from the plan
-    (graphs/executable.py). wanted: sizes that the running call needs in addition to those of the
-    executable.
+    (graphs/graph_executable.py). wanted: sizes that the running call needs in addition to those of
+    the executable.
     """
 
     stream: int
@@ -57,7 +57,7 @@ class State:
     stack: torch.Tensor | None = None
     invocations: dict[int, Invocation] = field(default_factory=dict[int, Invocation])
     graphs: object = None
-    wanted: Sizes = NO_SIZES
+    wanted: StateSizes = NO_SIZES
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -65,20 +65,24 @@ class State:
         return self.error[ERROR] != 0
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> StateSizes:
         arena, stack = self.arena, self.stack
-        return Sizes(0 if arena is None else arena.numel(), 0 if stack is None else stack.numel())
+        return StateSizes(
+            0 if arena is None else arena.numel(), 0 if stack is None else stack.numel()
+        )
 
 
-def make_state(launcher: Launcher, stream: int, capture: int, units: int, words: int) -> State:
+def make_state(
+    launcher: Launcher, stream: int, capture: int, units: int, words: int
+) -> LaunchState:
     """Return a new state. It is made outside of any capture: a graph's memory is written at every
     replay, zeroing the counters must not be part of a replay, and a capture by another thread
     must not be disturbed. Raises RunError if memory is exhausted."""
 
-    def make() -> State:
+    def make() -> LaunchState:
         control, error = launcher.control(PROGRESS + units)
         host = launcher.host(words + 1)  # never empty
-        return State(stream, capture, control, words_of(error), words_of(host), (error, host))
+        return LaunchState(stream, capture, control, words_of(error), words_of(host), (error, host))
 
     try:
         return launcher.aside(make)
@@ -88,7 +92,7 @@ def make_state(launcher: Launcher, stream: int, capture: int, units: int, words:
         raise _no_memory(8 * (PROGRESS + units), "the counters", _FREE_SOME) from error
 
 
-def failure(launcher: Launcher, state: State, max_depth: int) -> ProgramStopped:
+def failure(launcher: Launcher, state: LaunchState, max_depth: int) -> ProgramStopped:
     """Return why a state stopped, and reset it for the next launch. No launch may be running."""
 
     def reset() -> tuple[int, int]:
@@ -111,7 +115,7 @@ class Job:
     number. sizes: the values of symbols.
     """
 
-    state: State
+    state: LaunchState
     memory: Mapping[int, torch.Tensor]
     capacities: Mapping[int, int]
     sizes: Values
@@ -185,7 +189,7 @@ class Filler:
     tables: tuple[torch.Tensor, ...]
     max_depth: int
 
-    def arguments(self, number: int, state: State, sizes: Sizes) -> list[Argument]:
+    def arguments(self, number: int, state: LaunchState, sizes: StateSizes) -> list[Argument]:
         """Return an argument for each parameter of a kernel; null for those that
         `ParameterPlaces.fill` sets. Allocates arena and stack of those sizes if the state has
         none yet."""
@@ -206,7 +210,7 @@ class Filler:
         return arguments
 
     def _made(
-        self, source: TritonSource, state: State, sizes: Sizes
+        self, source: TritonSource, state: LaunchState, sizes: StateSizes
     ) -> dict[str, Callable[[], Argument]]:
         def arena() -> torch.Tensor:
             return self.arena(state, sizes)
@@ -227,7 +231,7 @@ class Filler:
             "polls": lambda: self.launcher.polls,
         }
 
-    def arena(self, state: State, sizes: Sizes) -> torch.Tensor:
+    def arena(self, state: LaunchState, sizes: StateSizes) -> torch.Tensor:
         """Return a state's memory for local buffers, allocated at first use. Raises as `memory`."""
         if state.arena is None:
             state.arena = self.memory(sizes.arena)

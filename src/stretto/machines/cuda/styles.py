@@ -12,10 +12,10 @@ from stretto.device.program import DeviceProgram
 from stretto.machines.cuda.compile import CompiledTriton, compile_source
 from stretto.machines.cuda.costs import WARP
 from stretto.machines.cuda.printer.dead_stores import handed_over
-from stretto.machines.cuda.printer.program import Style, print_launch
 from stretto.machines.cuda.printer.source import TritonSource
+from stretto.machines.cuda.printer.triton_module import Style, print_launch
 from stretto.machines.cuda.templates.dot import Dot
-from stretto.machines.cuda.toolchain import Target
+from stretto.machines.cuda.toolchain import GpuTarget
 from stretto.options import Options
 from stretto.schedule.plan import make_plan
 from stretto.schedule.plan_search import ChosenBranch
@@ -27,7 +27,7 @@ recurrent models of the zoo (144 in an LSTM of ten layers, 134 to 142 in DeepSpe
 begins there."""
 SHARED_KEPT = 195 << 10
 """Bytes of a unit's shared memory for constants that registers have no room for: of 227 KiB that a
-block of an sm_90 may have, without Triton's usual needs. `_Search` lowers it if the target has
+block of an sm_90 may have, without Triton's usual needs. `_StyleSearch` lowers it if the target has
 less, or Triton needs more."""
 STYLES = (
     Style(),
@@ -129,7 +129,7 @@ def _compile(
     target: str,
     options: Options,
 ) -> tuple[TritonSource, CompiledTriton]:
-    search = _Search(launch, words, kept, target, options)
+    search = _StyleSearch(launch, words, kept, target, options)
     for style in styles_for(launch.program):
         if style.inline and len(launch.program.kernels) > MOST_INLINE:
             continue
@@ -141,7 +141,7 @@ def _compile(
 
 
 @dataclass(slots=True)
-class _Search:
+class _StyleSearch:
     """Styles tried for one launch: `tried` has the results by text and warps."""
 
     launch: Launch
@@ -157,7 +157,7 @@ class _Search:
     is_far_off: bool = False
 
     def __post_init__(self) -> None:
-        machine = Target.parse(self.target).multiprocessor
+        machine = GpuTarget.parse(self.target).multiprocessor
         self.most_shared = machine.most_shared_bytes if machine is not None else 0
 
     def fits(self, style: Style) -> bool:

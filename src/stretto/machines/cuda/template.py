@@ -16,10 +16,10 @@ from stretto.device.costs import count_applies
 from stretto.device.expr import Access, Load, Var, expr_atoms
 from stretto.device.operator import Operator, Stage, Template
 from stretto.ir.types import DType
-from stretto.kernels.contraction import Product, product_of
+from stretto.kernels.contraction import MatrixProduct, product_of
 from stretto.machines.cuda.costs import CudaCosts
-from stretto.machines.cuda.printer.stage_nest import GridBound, NestPrinter
-from stretto.machines.statements import Builder, Naming
+from stretto.machines.cuda.printer.stage_nest import GridBound, TritonNestPrinter
+from stretto.machines.statements import Naming, StatementBuilder
 
 # ---- Facts about an operator, and about a box of it: sizes, traffic and costs.
 
@@ -33,7 +33,7 @@ class Stencil:
     """Facts about an operator that do not depend on its tile; `product` if it is one."""
 
     operator: Operator
-    product: Product | None
+    product: MatrixProduct | None
     loads: tuple[tuple[Load, frozenset[int]], ...]
     applies: int
     costs: CudaCosts
@@ -75,7 +75,7 @@ class Stencil:
         return tuple(self.costs.size(extent) for extent in self.operator.reduce)
 
 
-def block_product(operator: Operator) -> Product | None:
+def block_product(operator: Operator) -> MatrixProduct | None:
     """Return the product that an operator is, if it is in f32, the dtype in which tensor cores
     accumulate."""
     return product_of(operator) if operator.value.dtype is DType.F32 else None
@@ -133,8 +133,8 @@ def waste(access: Access, stencil: Stencil, sizes: tuple[int, ...]) -> float:
     return max(1.0, min(sector // access.buffer.dtype.itemsize, elements) / run)
 
 
-Parts = tuple[Builder, Naming, Stage, tuple[GridBound, ...], list[int]]
-"""Arguments of a NestPrinter."""
+Parts = tuple[StatementBuilder, Naming, Stage, tuple[GridBound, ...], list[int]]
+"""Arguments of a TritonNestPrinter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +145,12 @@ class CudaTemplate(Template):
     has_epilogue: ClassVar[bool] = False
 
     @abstractmethod
-    def printer(self, parts: Parts) -> NestPrinter:
+    def printer(self, parts: Parts) -> TritonNestPrinter:
         """Return the printer of a stage of this template."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TemplateChoice:
     """A template for a box. seconds: of the box; beside: seconds that it adds if an equal one is
     already in flight."""
 
@@ -160,10 +160,10 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class CudaTemplateFamily:
     """The template of a file. choice: returns the choice for a box of these sizes, None if it does
     not apply. rank: of several that apply, the lowest is taken."""
 
     template: type[CudaTemplate]
-    choice: Callable[[Stencil, tuple[int, ...]], Choice | None]
+    choice: Callable[[Stencil, tuple[int, ...]], TemplateChoice | None]
     rank: int = 1

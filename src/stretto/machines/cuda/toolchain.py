@@ -79,11 +79,11 @@ _MULTIPROCESSORS = {
     "gfx942": 304,  # MI300X
 }
 TARGETS = (*(f"sm_{arch}" for arch in _CUDA), *_HIP)
-"""Names that Target.parse knows."""
+"""Names that GpuTarget.parse knows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class GpuTarget:
     """A machine to compile for, such as `sm_90` or `gfx942`.
 
     multiprocessor: None for machines that are only compiled for.
@@ -96,13 +96,13 @@ class Target:
     multiprocessor: Multiprocessor | None
 
     @staticmethod
-    def parse(name: str) -> Target:
+    def parse(name: str) -> GpuTarget:
         """Return the target of that name. Raises ValueError for an unknown one."""
         match = re.fullmatch(r"sm_(\d+)a?", name)
         if match and (arch := int(match[1])) in _CUDA:
-            return Target(f"sm_{arch}", "cuda", arch, 32, _CUDA[arch])
+            return GpuTarget(f"sm_{arch}", "cuda", arch, 32, _CUDA[arch])
         if name in _HIP:
-            return Target(name, "hip", name, _HIP[name], None)
+            return GpuTarget(name, "hip", name, _HIP[name], None)
         raise ValueError(f"no target {name!r}; there are {', '.join(TARGETS)}")
 
     @property

@@ -46,14 +46,14 @@ _BLOCK = "!ttg.memdesc"
 
 
 @dataclass(frozen=True, slots=True)
-class Barriers:
+class MissingBarriers:
     """Barriers to insert into a program: before, and after, all calls that a function makes of
     another one. A pair is the caller and the callee, by their names in PTX."""
 
     before: frozenset[tuple[str, str]] = frozenset()
     after: frozenset[tuple[str, str]] = frozenset()
 
-    def against(self, hazards: Iterable[Hazard]) -> Barriers:
+    def against(self, hazards: Iterable[Hazard]) -> MissingBarriers:
         """Add barriers that order the accesses of `hazards`: after the call that makes the first
         access, or, if the caller makes that itself, before the call that makes the second.
         Raises BuildError if such barriers exist already."""
@@ -65,7 +65,7 @@ class Barriers:
                 f"barriers do not order shared memory across calls: {'; '.join(map(str, hazards))}",
                 remedy=REPORT,
             )
-        return Barriers(self.before | before, self.after | after)
+        return MissingBarriers(self.before | before, self.after | after)
 
     def place(self, module: Any) -> None:
         """Insert the barriers into Triton's module."""
@@ -87,11 +87,11 @@ class Barriers:
                     builder.create_barrier()
 
 
-NO_BARRIERS = Barriers()
+NO_BARRIERS = MissingBarriers()
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TritonCall:
     """A call. place: the number of its operation. callee: its name in PTX. previous: the operation
     before it in its block."""
 
@@ -102,16 +102,16 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class _Function:
+class _TritonFunction:
     """A function. operations: the numbers of its operations."""
 
     name: str
     operations: range
-    calls: tuple[Call, ...]
+    calls: tuple[TritonCall, ...]
 
 
 @dataclass(slots=True)
-class _Walk:
+class _ModuleWalk:
     """A walk that numbers the operations of a module, nested ones before the operation that
     contains them.
 
@@ -121,13 +121,13 @@ class _Walk:
     block.
     """
 
-    functions: list[_Function] = field(default_factory=list[_Function])
+    functions: list[_TritonFunction] = field(default_factory=list[_TritonFunction])
     made: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
     used: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     outer: dict[int, int] = field(default_factory=dict[int, int])
     loops: dict[int, int] = field(default_factory=dict[int, int])
     last: dict[int, Any] = field(default_factory=dict[int, Any])
-    calls: list[Call] = field(default_factory=list[Call])
+    calls: list[TritonCall] = field(default_factory=list[TritonCall])
     count: int = 0
     begin: int = 0
 
@@ -146,7 +146,7 @@ class _Walk:
                 self.loops[operation.get_region(number).id()] = place
         elif name == "tt.call":
             callee = in_ptx(operation.get_flat_symbol_ref_attr("callee"))
-            self.calls.append(Call(place, callee, operation, self.last.get(block)))
+            self.calls.append(TritonCall(place, callee, operation, self.last.get(block)))
         self.last[block] = operation
         for number in range(operation.get_num_operands()):
             value = operation.get_operand(number)
@@ -160,7 +160,7 @@ class _Walk:
     def _function(self, operation: Any) -> None:
         name = in_ptx(operation.get_str_attr("sym_name"))
         operations = range(self.begin, self.count)
-        self.functions.append(_Function(name, operations, tuple(self.calls)))
+        self.functions.append(_TritonFunction(name, operations, tuple(self.calls)))
         self.calls, self.begin = [], self.count
 
     def _region(self, operation: Any) -> int:
@@ -179,8 +179,8 @@ class _Walk:
         return found
 
 
-def walked(module: Any) -> _Walk:
-    walk = _Walk()
+def walked(module: Any) -> _ModuleWalk:
+    walk = _ModuleWalk()
     module.walk(walk.see)
     return walk
 
@@ -235,7 +235,7 @@ class Assembled:
     """
 
     log: str = ""
-    barriers: Barriers = NO_BARRIERS
+    barriers: MissingBarriers = NO_BARRIERS
     hazards: tuple[Hazard, ...] = ()
     held: tuple[tuple[str, str], ...] = ()
     overwritten: tuple[tuple[str, str], ...] = ()

@@ -21,6 +21,7 @@ from stretto.machines.stages import TO_SCHEDULE
 from stretto.ops.effects import restore
 from stretto.options import Options
 from stretto.remarks import Remarks
+from stretto.runtime.call_sizes import InputSizes, Values
 from stretto.runtime.constants import ConstantTable
 from stretto.runtime.library import Draws
 from stretto.runtime.results import (
@@ -35,7 +36,6 @@ from stretto.runtime.results import (
     result,
     stopped,
 )
-from stretto.runtime.sizes import InputSizes, Values
 
 # ---- A program on the emulator, called with tensors like one on the CPU machine.
 

@@ -153,7 +153,7 @@ class Pointer:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class AccessOrigin:
     """The unit and the action that made an access."""
 
     unit: int
@@ -173,13 +173,13 @@ class _Storage:
 
 
 @dataclass(slots=True)
-class SharedMemory:
+class EmulatedMemory:
     """External buffers by slot, and the arena, which grows up to `arena_limit` bytes."""
 
     program: DeviceProgram
     clocks: Clocks
     arena_limit: int
-    events: list[Event] = field(default_factory=list[Event])
+    events: list[AccessOrigin] = field(default_factory=list[AccessOrigin])
     arena_bytes: int = 0
     _arena: _Storage = field(init=False)
     _externals: dict[int, _Storage] = field(init=False)
@@ -230,7 +230,7 @@ class SharedMemory:
             raise RunError(f"no memory was given for slot {pointer.slot}")
         return self._externals[pointer.slot]
 
-    def race(self, buffer: Buffer, now: Event, before: int, element: int) -> RaceError:
+    def race(self, buffer: Buffer, now: AccessOrigin, before: int, element: int) -> RaceError:
         """Return the error that describes a race."""
         return RaceError(
             f"race on {buffer.name}, element {element}: {now} and "
@@ -239,7 +239,7 @@ class SharedMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
+class _BufferView:
     """Cached view of a buffer: `flat` is the place at `pointer` of `data`."""
 
     pointer: Pointer
@@ -252,7 +252,7 @@ class UnitMemory:
 
     def __init__(
         self,
-        shared: SharedMemory,
+        shared: EmulatedMemory,
         unit: int,
         pointers: Mapping[str, Pointer],
         registers: Registers,
@@ -262,12 +262,12 @@ class UnitMemory:
         self._unit = unit
         self._pointers = pointers
         self._event = -1
-        self._views: dict[str, _View] = {}
+        self._views: dict[str, _BufferView] = {}
 
     def begin(self, what: str) -> None:
         """Attribute the following accesses to `what`."""
         self._event = len(self._shared.events)
-        self._shared.events.append(Event(self._unit, what))
+        self._shared.events.append(AccessOrigin(self._unit, what))
 
     def elements(self, buffer: Buffer) -> int:
         """Return the number of elements of a buffer; for one without known size, those up to the
@@ -287,7 +287,7 @@ class UnitMemory:
             return known.flat
         end = pointer.offset + self.elements(buffer) * buffer.dtype.itemsize
         flat = data[pointer.offset : end].view(buffer.dtype.torch)
-        self._views[buffer.name] = _View(pointer, data, flat)
+        self._views[buffer.name] = _BufferView(pointer, data, flat)
         return flat
 
     def read(self, buffer: Buffer, offsets: Tensor) -> Tensor:

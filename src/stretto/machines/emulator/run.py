@@ -34,8 +34,8 @@ from stretto.device.tree import (
 )
 from stretto.errors import RunError
 from stretto.ir.failure import packed_detail, unpacked_detail
-from stretto.machines.control import CHECK_CODES
-from stretto.machines.emulator.memory import Clocks, Pointer, SharedMemory, UnitMemory
+from stretto.machines.control_printer import CHECK_CODES
+from stretto.machines.emulator.memory import Clocks, EmulatedMemory, Pointer, UnitMemory
 from stretto.runtime.library import run_call
 from stretto.runtime.results import DeadlockError, ProgramStopped, Status
 
@@ -86,7 +86,7 @@ class Emulator:
         """
         machine = _Machine(self, limits or {}, sizes, in_turn)
         machine.memory.bind(buffers)
-        units = [_Unit(machine, number) for number in range(self.program.units)]
+        units = [_EmulatedUnit(machine, number) for number in range(self.program.units)]
         order = random.Random(self.seed)
         full = None
         try:
@@ -103,7 +103,7 @@ class Emulator:
         return EmulatedRun(results, full, machine.memory.arena_bytes, items)
 
 
-def _run_all(units: list[_Unit], order: random.Random, deadline: Deadline) -> None:
+def _run_all(units: list[_EmulatedUnit], order: random.Random, deadline: Deadline) -> None:
     """Advance units in random order until all are finished. Raise DeadlockError if all wait."""
     alive = units
     while alive:
@@ -132,7 +132,7 @@ class _Machine:
         self.functions = {f.name: f for f in self.program.tree.functions}
         self.frames = dict(self.program.frames)
         self.clocks = Clocks(self.program.units)
-        self.memory = SharedMemory(self.program, self.clocks, emulator.arena_limit)
+        self.memory = EmulatedMemory(self.program, self.clocks, emulator.arena_limit)
         self.max_depth = emulator.max_depth
         self.externals = {b.name: Pointer(b.slot, 0) for b in self.program.tree.externals}
         self.given: dict[str, Number] = {limit_register(s).name: n for s, n in limits.items()}
@@ -140,7 +140,7 @@ class _Machine:
 
 
 @dataclass(slots=True)
-class _Activation:
+class _EmulatedActivation:
     """One call of a function on one unit."""
 
     function: TreeFunction[Schedule]
@@ -156,7 +156,7 @@ class _Activation:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _PendingWait:
     """A wait until the units `learnt` have published `value`; `units` have not done so yet."""
 
     learnt: tuple[int, ...]
@@ -165,7 +165,7 @@ class _Waiting:
     units: list[int]
 
 
-class _Unit(Execution[Schedule, _Activation]):
+class _EmulatedUnit(Execution[Schedule, _EmulatedActivation]):
     """One unit: executes the whole tree with separate registers."""
 
     def __init__(self, machine: _Machine, number: int) -> None:
@@ -174,7 +174,7 @@ class _Unit(Execution[Schedule, _Activation]):
         self.base = 0
         self.items = 0
         self.results: list[int] = []
-        self.waiting: _Waiting | None = None
+        self.waiting: _PendingWait | None = None
         self.is_finished = False
         self._steps = self._main()
 
@@ -220,7 +220,7 @@ class _Unit(Execution[Schedule, _Activation]):
         frame: int,
         depth: int,
         arguments: Mapping[str, Number],
-    ) -> _Activation:
+    ) -> _EmulatedActivation:
         """Return a new activation of a function, with its frame at `frame`. Raise ProgramStopped
         if the recursion is too deep or the arena full."""
         layout = self.machine.frames[function.name]
@@ -238,9 +238,9 @@ class _Unit(Execution[Schedule, _Activation]):
         for name, _ in layout.sized:
             pointers[name] = Pointer(None, frame + resolve(layout.offset(name), registers))
         memory = UnitMemory(self.machine.memory, self.number, pointers, registers)
-        return _Activation(function, frame, end, depth, memory, pointers, registers)
+        return _EmulatedActivation(function, frame, end, depth, memory, pointers, registers)
 
-    def trips(self, node: For[Schedule], state: _Activation) -> Iterator[None]:
+    def trips(self, node: For[Schedule], state: _EmulatedActivation) -> Iterator[None]:
         state.memory.begin("bounds of a loop")
         all_trips = range(int(state.value(node.start)), int(state.value(node.stop)), node.step)
         for position in self._own(all_trips) if node.parallel else all_trips:
@@ -253,17 +253,17 @@ class _Unit(Execution[Schedule, _Activation]):
             return trips if self.number == 0 else trips[:0]
         return trips[self.number :: self.machine.program.units]
 
-    def holds(self, node: Conditional[Schedule], state: _Activation, done: int) -> bool:
+    def holds(self, node: Conditional[Schedule], state: _EmulatedActivation, done: int) -> bool:
         return bool(state.registers[node.condition.name])
 
-    def rotate(self, pairs: Rotation, state: _Activation) -> None:
+    def rotate(self, pairs: Rotation, state: _EmulatedActivation) -> None:
         pointers = state.pointers
         for a, b in pairs:
             pointers[a.name], pointers[b.name] = pointers[b.name], pointers[a.name]
 
     def call(
-        self, node: Call[Schedule], state: _Activation
-    ) -> Iterator[tuple[Node[Schedule], _Activation]]:
+        self, node: Call[Schedule], state: _EmulatedActivation
+    ) -> Iterator[tuple[Node[Schedule], _EmulatedActivation]]:
         function = self.machine.functions[node.function]
         state.memory.begin(f"arguments of {node.function}")
         arguments = {register.name: state.value(value) for register, value in node.registers}
@@ -276,7 +276,7 @@ class _Unit(Execution[Schedule, _Activation]):
         for mine, theirs in node.results:
             state.registers[mine.name] = called.registers[theirs.name]
 
-    def _leaf(self, schedule: Schedule, at: _Activation) -> Iterator[None]:
+    def _leaf(self, schedule: Schedule, at: _EmulatedActivation) -> Iterator[None]:
         """Execute the items of a leaf, with a switch after each, and publish its end."""
         for item in schedule.units[self.number]:
             self._item(item, at)
@@ -290,14 +290,14 @@ class _Unit(Execution[Schedule, _Activation]):
             self.base += schedule.steps
             self.machine.clocks.publish(self.number, self.base)
 
-    def _item(self, item: Item, at: _Activation) -> None:
+    def _item(self, item: Item, at: _EmulatedActivation) -> None:
         match item:
             case Run():
                 self._run(item, at)
             case Wait():
                 others = item.others(self.number)
                 place = f"in {at.function.name}"
-                self.waiting = _Waiting(others, self.base + item.step, place, list(others))
+                self.waiting = _PendingWait(others, self.base + item.step, place, list(others))
             case Let(register, value):
                 at.memory.begin(f"let {register.name}")
                 at.registers[register.name] = at.value(value)
@@ -306,7 +306,7 @@ class _Unit(Execution[Schedule, _Activation]):
             case _:
                 self.machine.clocks.publish(self.number, self.base + item.step)
 
-    def _check(self, check: Check, at: _Activation) -> None:
+    def _check(self, check: Check, at: _EmulatedActivation) -> None:
         at.memory.begin(f"check {check.code}")
         if not at.value(check.condition):
             detail = check.subject
@@ -314,7 +314,7 @@ class _Unit(Execution[Schedule, _Activation]):
                 detail = packed_detail(detail, int(at.value(check.detail)))
             raise self._stop(CHECK_CODES[check.code], detail, f"check {check.code} does not hold")
 
-    def _run(self, run: Run, at: _Activation) -> None:
+    def _run(self, run: Run, at: _EmulatedActivation) -> None:
         kernel = self.machine.kernels[run.kernel]
         total = task_count(kernel, at.registers)
         count = total if run.count is None else run.count
@@ -330,13 +330,13 @@ class _Unit(Execution[Schedule, _Activation]):
                 error.op = error.op or f"{kernel.name} task {task} on unit {self.number}"
                 raise
 
-    def _task(self, kernel: Kernel, task: int, at: _Activation) -> None:
+    def _task(self, kernel: Kernel, task: int, at: _EmulatedActivation) -> None:
         if kernel.call is None:
             run_task(kernel, task, at.registers, at.memory)
         else:
             self._library_call(kernel.call, at)
 
-    def _library_call(self, call: LibraryCall, at: _Activation) -> None:
+    def _library_call(self, call: LibraryCall, at: _EmulatedActivation) -> None:
         """Run a library call; all elements of its operands count as accessed."""
         operands: list[Tensor | Number] = []
         for number, operand in enumerate(call.operands):

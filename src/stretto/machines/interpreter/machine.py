@@ -9,18 +9,20 @@ import torch
 
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
-from stretto.lowering.targets import NO_UPDATES, Updates
+from stretto.lowering.targets import NO_UPDATES, InputUpdates
 from stretto.machines.machine import BuildStage, Executable, Machine, Stages
 from stretto.machines.stages import PASSES
 from stretto.options import Options
+from stretto.runtime.call_sizes import Values
 from stretto.runtime.results import Result
-from stretto.runtime.sizes import Values
 
 
 class InterpretedExecutable(Executable):
     """Executable that runs a Program op by op in Python."""
 
-    def __init__(self, program: Program, options: Options, updates: Updates = NO_UPDATES) -> None:
+    def __init__(
+        self, program: Program, options: Options, updates: InputUpdates = NO_UPDATES
+    ) -> None:
         self.program = program
         self.updates = updates
         self.timeout = options.timeout

@@ -23,7 +23,7 @@ from stretto.ir.symbols import bound_symbols, symbols_of_op
 from stretto.ir.types import INDEX, Dim, TensorType
 from stretto.ops.arguments import int_argument, value_argument
 from stretto.ops.properties import is_random, is_view, properties, stop_reason
-from stretto.passes.analyses.loops import Affine, Length, ListLengths, affine_result
+from stretto.passes.analyses.loop_dependences import Affine, Length, ListLengths, affine_result
 from stretto.passes.batching.rules import Batch, NotBatchable
 
 
@@ -41,7 +41,7 @@ class Twins:
 
 def find_twins(loop: ForOp, length: Dim, lengths: ListLengths, limit_bytes: int) -> Twins:
     """Return the twins of all ops of the body that depend on no carried value and have a rule."""
-    return _Finder(loop, length, lengths, limit_bytes).run()
+    return _TwinFinder(loop, length, lengths, limit_bytes).run()
 
 
 def is_source(op: Op) -> bool:
@@ -49,7 +49,7 @@ def is_source(op: Op) -> bool:
     return isinstance(op, ListGetOp)
 
 
-class _Finder:
+class _TwinFinder:
     """Walks one body in order. A value is invariant, affine, batched, or unknown."""
 
     def __init__(self, loop: ForOp, length: Dim, lengths: ListLengths, limit_bytes: int) -> None:

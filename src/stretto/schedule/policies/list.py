@@ -24,7 +24,7 @@ from stretto.device.operator import Kernel
 from stretto.device.regions import Body
 from stretto.device.tree import Rotation
 from stretto.schedule import policy
-from stretto.schedule.footprint import Footprint, Footprints, Node, Part, Parts, leaf_nodes
+from stretto.schedule.footprint import Footprint, Footprints, Node, Parts, UnitTasks, leaf_nodes
 
 BLOCKS = 64
 """Number of blocks of tasks that are placed individually, or two per unit if that is more."""
@@ -113,7 +113,7 @@ class ListPlanner:
         ready = self._ready(kernel, blocks, node, timeline)
         whole = np.maximum(timeline.free, ready.max(axis=0))
         unit = min(range(self._units), key=lambda unit: float(whole[unit]))
-        yield (Part(unit, 0, kernel.tasks),)
+        yield (UnitTasks(unit, 0, kernel.tasks),)
         if kernel.tasks == 1:
             return
         if (ready == ready[0]).all():
@@ -175,13 +175,13 @@ class ListPlanner:
             unit = usual if start[usual] <= start[unit] else unit
             free[unit] = start[unit] + (block.count or 0) * each
             chosen.append(unit)
-        parts: list[Part] = []
+        parts: list[UnitTasks] = []
         for unit, group in groupby(zip(chosen, blocks, strict=True), key=lambda pair: pair[0]):
             found = [block for _, block in group]
-            parts.append(Part(unit, found[0].first, sum(block.count or 0 for block in found)))
+            parts.append(UnitTasks(unit, found[0].first, sum(block.count or 0 for block in found)))
         return tuple(parts)
 
-    def _best(self, node: Node, fits: list[policy.Step]) -> policy.Step:
+    def _best(self, node: Node, fits: list[policy.PlacedItem]) -> policy.PlacedItem:
         """Return the candidate that finishes first. A small kernel is split only if no unit has to
         wait."""
         if policy.is_small(node.item, self._costs):
@@ -202,7 +202,7 @@ def paths(nodes: Sequence[Node], units: int, costs: CostModel) -> list[float]:
     return found
 
 
-def _end(step: policy.Step | None) -> float:
+def _end(step: policy.PlacedItem | None) -> float:
     """Return when the last unit has finished its part; 0 if nothing is placed."""
     return 0.0 if step is None or not step.units else float(step.finish[list(step.units)].max())
 

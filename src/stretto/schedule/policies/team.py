@@ -19,7 +19,7 @@ from stretto.device.operator import Kernel
 from stretto.device.regions import Body
 from stretto.device.tree import Rotation
 from stretto.schedule import policy
-from stretto.schedule.footprint import Footprint, Footprints, Part, Parts
+from stretto.schedule.footprint import Footprint, Footprints, Parts, UnitTasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +75,13 @@ class _TeamPlanner:
         only = policy.only_parts(kernel, self._units)
         if only is not None:
             return only
-        whole = self._footprints.of(kernel, (Part(0, 0, kernel.tasks),))
+        whole = self._footprints.of(kernel, (UnitTasks(0, 0, kernel.tasks),))
         sources = np.flatnonzero(self._read_from(whole)[0])
         if kernel.tasks == 1 and len(sources):
-            return (Part(int(sources[np.argmin(free[sources])]), 0),)
+            return (UnitTasks(int(sources[np.argmin(free[sources])]), 0),)
         is_small = policy.kernel_seconds(kernel, self._costs) < self._costs.wait_seconds
         if is_small and len(sources) == 1:
-            return (Part(int(sources[0]), 0, kernel.tasks),)
+            return (UnitTasks(int(sources[0]), 0, kernel.tasks),)
         aligned = self._aligned(kernel, whole)
         return self._dealt_next(kernel.tasks) if aligned is None else aligned
 
@@ -112,7 +112,7 @@ class _TeamPlanner:
                 return parts
         return None
 
-    def _dealt(self, step: policy.Step) -> tuple[int, int] | None:
+    def _dealt(self, step: policy.PlacedItem) -> tuple[int, int] | None:
         """Return the number of tasks and the offset of a kernel that is dealt round-robin."""
         kernel, parts = step.node.item, step.parts
         if not isinstance(kernel, Kernel) or not kernel.is_static:
@@ -126,7 +126,7 @@ def deal(tasks: int, offset: int, units: int) -> Parts:
     """Deal tasks round-robin: task t to unit (offset + t) mod units."""
     starts = ((unit, (unit - offset) % units) for unit in range(units))
     return tuple(
-        Part(unit, first, -(-(tasks - first) // units), units)
+        UnitTasks(unit, first, -(-(tasks - first) // units), units)
         for unit, first in starts
         if first < tasks
     )

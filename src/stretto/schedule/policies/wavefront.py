@@ -19,7 +19,7 @@ from stretto.device.expr import Buffer
 from stretto.device.operator import Kernel, Piece, TileDim
 from stretto.device.regions import Body, Interval, Region, Statement, covers, overlap, task_regions
 from stretto.device.tree import Rotation
-from stretto.schedule.footprint import Footprints, Node, Part, Parts, conflict
+from stretto.schedule.footprint import Footprints, Node, Parts, UnitTasks, conflict
 from stretto.schedule.policy import (
     LeafPlan,
     Placed,
@@ -204,7 +204,7 @@ class _WavefrontPlanner:
                 if (parts := levelled(item, self._free, self._costs)) is not None:
                     yield parts
         for unit in self._single_units(item):
-            yield (Part(unit, 0, item.tasks),)
+            yield (UnitTasks(unit, 0, item.tasks),)
 
     def _following(self, kernel: Kernel, blocks: Parts) -> Parts | None:
         """Return parts that run each task on the unit that produced its inputs; None if no task
@@ -214,18 +214,18 @@ class _WavefrontPlanner:
             return None
         default = [part.unit for part in blocks for _ in range(part.count or 0)]
         units = [d if w is None else w for w, d in zip(wanted, default, strict=True)]
-        parts: list[Part] = []
+        parts: list[UnitTasks] = []
         first = 0
         for unit, group in groupby(units):
             count = len(list(group))
-            parts.append(Part(unit, first, count))
+            parts.append(UnitTasks(unit, first, count))
             first += count
         return tuple(parts) if len(parts) <= 4 * self._units else None
 
     def _single_units(self, kernel: Kernel) -> list[int]:
         """Return the units to try for the whole kernel: the one that produced most of its inputs,
         and the one free earliest. With at most four units, all of them."""
-        regions = self._footprints.regions(kernel, Part(0, 0, kernel.tasks))
+        regions = self._footprints.regions(kernel, UnitTasks(0, 0, kernel.tasks))
         shares = self._producers.shares(regions, self._units)
         if self._units <= 4:
             return sorted(range(self._units), key=lambda unit: -shares[unit])

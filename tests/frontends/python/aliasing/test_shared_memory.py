@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stretto.frontends.python import capture
-from stretto.frontends.python.tracing.sizes import SizePlan, SizeRange, SizeSource
+from stretto.frontends.python.tracing.symbolic_sizes import SizePlan, SizeRange, SizeSource
 from stretto.options import Options
 from tests.frontends.python.checks import assert_same, defined, refused, run_captured
 from tests.sampling import every

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from stretto.frontends.python.source.syntax import named_instructions, names_read
+from stretto.frontends.python.source.syntax_trees import named_instructions, names_read
 
 KINDS = (
     *("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"),

@@ -10,7 +10,7 @@ import torch
 
 import stretto
 from stretto.frontends.python.entry import capture
-from stretto.frontends.python.tracing.sizes import SizePlan, SizeRange, SizeSource
+from stretto.frontends.python.tracing.symbolic_sizes import SizePlan, SizeRange, SizeSource
 from stretto.ir.ops import IfOp
 from stretto.options import Options
 from tests.frontends.python.checks import assert_same

@@ -18,7 +18,12 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import stretto
 from stretto.errors import CaptureError
-from stretto.frontends.python.tracing.sizes import SizePlan, SizeRange, Sizes, SizeSource
+from stretto.frontends.python.tracing.symbolic_sizes import (
+    CaptureSizes,
+    SizePlan,
+    SizeRange,
+    SizeSource,
+)
 from stretto.ops.symints import backed_symint
 
 from ..checks import defined, identical, outcome
@@ -165,6 +170,6 @@ def test_sizes_of_other_threads_stay_those_of_torch() -> None:
 
     usual = asked()
     plan = SizePlan.of({SizeSource(0, 0): SizeRange()})
-    with Sizes(plan).inferring(), ThreadPoolExecutor(1) as other:
+    with CaptureSizes(plan).inferring(), ThreadPoolExecutor(1) as other:
         assert other.submit(asked).result() == usual
         assert hash(size) == hash(5)

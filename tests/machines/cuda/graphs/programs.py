@@ -13,8 +13,8 @@ from torch import Tensor
 
 import stretto
 from stretto.machines.cuda.costs import CUDA_COSTS
-from stretto.machines.cuda.graphs.builder import arrangements
-from stretto.machines.cuda.graphs.executable import GraphExecutable
+from stretto.machines.cuda.graphs.graph_builder import arrangements
+from stretto.machines.cuda.graphs.graph_executable import GraphExecutable
 from stretto.machines.cuda.machine import gpu_program
 from stretto.options import Debug, Options
 from tests.e2e.machines import CUDA, spread

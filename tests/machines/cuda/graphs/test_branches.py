@@ -327,8 +327,8 @@ def test_ways_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cost:
         best, other, _ = compare(self, best, more, gain)
         return best, other, cost > 0
 
-    compare = plan_search._Search.better  # pyright: ignore
-    monkeypatch.setattr(plan_search._Search, "better", better)  # pyright: ignore
+    compare = plan_search._PlanSearch.better  # pyright: ignore
+    monkeypatch.setattr(plan_search._PlanSearch, "better", better)  # pyright: ignore
     options = replace(APART, debug=replace(APART.debug, branches="auto"), cache_dir=tmp_path)
     fast = compiled(with_counts, arguments(0), options)
     wanted = dict.fromkeys(("x first", "x", "w first", "w", "last"), 0)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import stretto
-from stretto.machines.cuda.graphs.executable import GraphExecutable
+from stretto.machines.cuda.graphs.graph_executable import GraphExecutable
 from tests.e2e.machines import CUDA, on_cuda, spread
 from tests.machines.cuda.cuda_fakes import FakeCuda
 from tests.machines.cuda.graphs.programs import APART, on_fake_gpu

@@ -16,8 +16,8 @@ from torch import Tensor
 from stretto.device.operator import LibraryCall
 from stretto.errors import RunError, StrettoWarning
 from stretto.machines.cuda.describe import driver_text, graph_text, refusal_rows
-from stretto.machines.cuda.graphs import library
-from stretto.machines.cuda.graphs.executable import MOST_GRAPHS
+from stretto.machines.cuda.graphs import rehearsal
+from stretto.machines.cuda.graphs.graph_executable import MOST_GRAPHS
 from stretto.runtime.library import run_call
 from tests.machines.cuda.cuda_fakes import SIDE_STREAM, FakeCuda
 from tests.machines.cuda.graphs.programs import (
@@ -108,7 +108,7 @@ def test_a_library_call_runs_once_before_its_first_capture(
         inputs = arguments(seed)
         same(gpu(*inputs), with_library(*inputs))
 
-    monkeypatch.setattr(library, "run_call", counted)
+    monkeypatch.setattr(rehearsal, "run_call", counted)
     for seed in range(3):
         call(seed)
     assert gpu.run.counts.made == 3

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import stretto
-from stretto.machines.cuda.graphs.executable import GraphExecutable
+from stretto.machines.cuda.graphs.graph_executable import GraphExecutable
 from stretto.machines.cuda.launcher import KEPT_CALLS, ReusedBlocks
 from tests.machines.cuda.graphs.programs import APART, arguments, side_by_side, with_library
 

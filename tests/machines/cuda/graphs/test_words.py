@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stretto.machines.cuda.graphs.words import PTX, Code, Operation, encoded, follow
+from stretto.machines.cuda.graphs.words import PTX, Opcode, WordOperation, encoded, follow
 from stretto.machines.cuda.toolchain import require_triton
 from tests.machines.cuda.graphs.ptx import run_ptx
 
@@ -20,18 +20,18 @@ WORDS = 6
 HANDLES = 3
 
 
-def drawn(draw: random.Random, memory: torch.Tensor) -> list[Operation]:
+def drawn(draw: random.Random, memory: torch.Tensor) -> list[WordOperation]:
     """Any operations on any words, some of them on one word twice."""
     place = [memory.data_ptr() + 8 * n for n in range(WORDS)]
-    found: list[Operation] = []
+    found: list[WordOperation] = []
     for _ in range(draw.randrange(12)):
-        code = draw.choice(list(Code))
+        code = draw.choice(list(Opcode))
         a, b = draw.choice(place), draw.choice(place)
-        if code in (Code.DECIDE, Code.REFUSE):
+        if code in (Opcode.DECIDE, Opcode.REFUSE):
             a = draw.randrange(HANDLES)
-        if code in (Code.STORE, Code.ADD):
+        if code in (Opcode.STORE, Opcode.ADD):
             b = draw.randrange(-3, 4)
-        found.append(Operation(code, a, b))
+        found.append(WordOperation(code, a, b))
     return found
 
 
@@ -60,9 +60,9 @@ def test_the_kernel_does_what_the_emulation_does(seed: int) -> None:
 def test_a_run_that_was_stopped_goes_into_no_body() -> None:
     stopped, word = torch.tensor([3]), torch.tensor([1])
     operations = [
-        Operation(Code.TEST, word.data_ptr()),
-        Operation(Code.DECIDE, 1),
-        Operation(Code.REFUSE, 2),
+        WordOperation(Opcode.TEST, word.data_ptr()),
+        WordOperation(Opcode.DECIDE, 1),
+        WordOperation(Opcode.REFUSE, 2),
     ]
     for run in (follow, by_ptx):
         handles: dict[int, bool] = {}
@@ -76,9 +76,9 @@ def test_a_loop_counts_as_a_range_does() -> None:
         index = torch.tensor([-1])
         at, last = cells.data_ptr(), cells.data_ptr() + 8
         test = [
-            Operation(Code.LESS if step > 0 else Code.MORE, at, last),
-            Operation(Code.MOVE, index.data_ptr(), at),
-            Operation(Code.DECIDE, 1),
+            WordOperation(Opcode.LESS if step > 0 else Opcode.MORE, at, last),
+            WordOperation(Opcode.MOVE, index.data_ptr(), at),
+            WordOperation(Opcode.DECIDE, 1),
         ]
         free = torch.zeros(1, dtype=torch.int64)
         handles: dict[int, bool] = {}
@@ -86,7 +86,7 @@ def test_a_loop_counts_as_a_range_does() -> None:
         follow(encoded(test), free.data_ptr(), handles.__setitem__)
         while handles[1]:
             found.append(int(index))
-            more = [Operation(Code.ADD, at, step), *test]
+            more = [WordOperation(Opcode.ADD, at, step), *test]
             follow(encoded(more), free.data_ptr(), handles.__setitem__)
         assert found == list(range(start, stop, step))
         assert int(index) == (found[-1] if found else -1)
@@ -94,7 +94,7 @@ def test_a_loop_counts_as_a_range_does() -> None:
 
 def test_words_are_64_bits() -> None:
     big = torch.tensor([-(1 << 62), 0])
-    operations = [Operation(Code.COPY, big.data_ptr() + 8, big.data_ptr())]
+    operations = [WordOperation(Opcode.COPY, big.data_ptr() + 8, big.data_ptr())]
     free = ctypes.c_int64(0)
     for run in (follow, by_ptx):
         big[1] = 0

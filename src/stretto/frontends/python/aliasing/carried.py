@@ -2,7 +2,7 @@
 
 At the start of an iteration a carried tensor is memory from before the loop, the memory of
 another carried tensor, or its own memory. Each of the first two possibilities is a
-`Candidate`: a source of the tensor. Its flag is carried around the loop together with the
+`ViewCandidate`: a source of the tensor. Its flag is carried around the loop together with the
 positions that the view depends on, but only once the flag is used. Lists, and tensors that
 cannot be tracked in this way, are linked instead.
 """
@@ -32,11 +32,11 @@ from stretto.frontends.python.tracing.tensor import (
     TracedTensor,
     ViewStep,
 )
-from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.tracing.tracer import TracedRegion, tracer
 from stretto.frontends.python.values.leaves import Carried, Slot, kind_of
 from stretto.frontends.python.values.scalars import (
     Flag,
-    Kind,
+    LeafKind,
     all_of,
     both,
     either,
@@ -137,7 +137,7 @@ _MOST = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ViewCandidate:
     """The tensor in `slot` may be a view of the memory of `place`. In `steps`, placeholders
     replace the values that the view depends on."""
 
@@ -153,8 +153,8 @@ class _BodyTrace:
 
     scope: BlockScope
     is_body: bool
-    known: dict[Candidate, tuple[Value, ...]] = field(
-        default_factory=dict[Candidate, tuple[Value, ...]]
+    known: dict[ViewCandidate, tuple[Value, ...]] = field(
+        default_factory=dict[ViewCandidate, tuple[Value, ...]]
     )
 
 
@@ -165,13 +165,15 @@ class CarriedAliases:
     leaves: dict[Slot, Carried]
     grown: dict[int, Carried]
     exact: bool
-    candidates: dict[Candidate, torch.Tensor] = field(default_factory=dict[Candidate, torch.Tensor])
+    candidates: dict[ViewCandidate, torch.Tensor] = field(
+        default_factory=dict[ViewCandidate, torch.Tensor]
+    )
     """Candidates, each with a fake tensor of the view."""
-    types: dict[Candidate, tuple[TensorType, ...]] = field(
-        default_factory=dict[Candidate, tuple[TensorType, ...]]
+    types: dict[ViewCandidate, tuple[TensorType, ...]] = field(
+        default_factory=dict[ViewCandidate, tuple[TensorType, ...]]
     )
     """The types of the values that the view of a candidate depends on."""
-    asked: list[Candidate] = field(default_factory=list[Candidate])
+    asked: list[ViewCandidate] = field(default_factory=list[ViewCandidate])
     linked: set[Slot] = field(default_factory=set[Slot])
     """Slots of tensors that are linked, because they cannot be tracked exactly."""
     pairs: set[tuple[Any, Any]] = field(default_factory=set[tuple[Any, Any]])
@@ -179,7 +181,7 @@ class CarriedAliases:
     outer storage."""
     same: set[tuple[Any, Any]] = field(default_factory=set[tuple[Any, Any]])
     """Pairs of lists that may be one Python object; others only hold the same items."""
-    found: set[Candidate] = field(default_factory=set[Candidate])
+    found: set[ViewCandidate] = field(default_factory=set[ViewCandidate])
     """Candidates after the last round that was traced."""
     loop: LoopOp | None = None
     yields: tuple[Value, ...] = ()
@@ -188,7 +190,7 @@ class CarriedAliases:
     """The round to which the tensors in `made` belong."""
     body: _BodyTrace | None = None
     """The last round of the body that was traced to its end."""
-    region: Region | None = None
+    region: TracedRegion | None = None
     is_late: bool = False
     """True if a flag was used that this round does not carry yet."""
     has_learned: bool = False
@@ -197,10 +199,10 @@ class CarriedAliases:
 
     # -- entering -------------------------------------------------------------------------------
 
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[LeafKind]:
         """Return the kinds of the flags and values that are carried."""
         types = [type for one in self.asked for type in (FLAG, *self.types[one])]
-        return [Kind(type, False) for type in types]
+        return [LeafKind(type, False) for type in types]
 
     def inits(self) -> list[Value]:
         """Return these flags and values before the loop, in the current scope."""
@@ -215,7 +217,7 @@ class CarriedAliases:
             )
         return found
 
-    def _at_start(self, candidate: Candidate) -> tuple[Value, ...] | None:
+    def _at_start(self, candidate: ViewCandidate) -> tuple[Value, ...] | None:
         """Return the values that the view depends on, if the tensor is that candidate before the
         loop; else None."""
         init = tensor_of(self.leaves[candidate.slot].init)
@@ -273,7 +275,7 @@ class CarriedAliases:
         leaf = self.leaves.get(slot)
         return self.exact and leaf is not None and slot not in self.linked
 
-    def _is_known(self, candidate: Candidate) -> bool:
+    def _is_known(self, candidate: ViewCandidate) -> bool:
         """True if the view can be made in this round."""
         assert self.round is not None
         has_values = not self.types[candidate] or candidate in self.round.known
@@ -285,7 +287,7 @@ class CarriedAliases:
         if key is None:
             self.linked.add(slot)
             return True
-        one = Candidate(slot, place, key)
+        one = ViewCandidate(slot, place, key)
         self.found.add(one)
         if one in self.candidates:
             return False
@@ -298,7 +300,7 @@ class CarriedAliases:
             self.linked.add(slot)
         return True
 
-    def _have_sources(self, candidates: list[Candidate]) -> None:
+    def _have_sources(self, candidates: list[ViewCandidate]) -> None:
         """Give the carried tensors of this round their sources. A tensor comes after its
         sources."""
         done = set[Any]()
@@ -317,7 +319,7 @@ class CarriedAliases:
         for slot in self.leaves:
             visit(slot)
 
-    def _source(self, candidate: Candidate) -> MemorySource:
+    def _source(self, candidate: ViewCandidate) -> MemorySource:
         here = self.round
         assert here is not None
         place = candidate.place
@@ -330,7 +332,7 @@ class CarriedAliases:
 
     # -- flags ----------------------------------------------------------------------------------
 
-    def _flag(self, candidate: Candidate, here: _BodyTrace) -> Value | None:
+    def _flag(self, candidate: ViewCandidate, here: _BodyTrace) -> Value | None:
         if candidate not in here.known:
             if not here.is_body:
                 self._extend(candidate, here)
@@ -342,7 +344,7 @@ class CarriedAliases:
             self.is_late = True
         return here.known[candidate][0]
 
-    def _extend(self, candidate: Candidate, behind: _BodyTrace) -> None:
+    def _extend(self, candidate: ViewCandidate, behind: _BodyTrace) -> None:
         """Carry the flag of one more candidate around the loop, which is already emitted. Changes
         nothing if a flag is not known at the end of the body."""
         state, loop, body, region = tracer(), self.loop, self.body, self.region
@@ -375,7 +377,7 @@ class CarriedAliases:
         for result in results:
             state.home[result] = behind.scope
 
-    def _init_before(self, loop: LoopOp, candidate: Candidate, behind: _BodyTrace) -> Value:
+    def _init_before(self, loop: LoopOp, candidate: ViewCandidate, behind: _BodyTrace) -> Value:
         """Return the initial flag of a candidate as a literal inserted before the loop."""
         value = Value(FLAG)
         tracer().home[value] = behind.scope
@@ -387,7 +389,7 @@ class CarriedAliases:
 
     # -- leaving --------------------------------------------------------------------------------
 
-    def compare(self, region: Region, *, is_settled: bool) -> bool:
+    def compare(self, region: TracedRegion, *, is_settled: bool) -> bool:
         """Find what is shared after a round. Return True if the round has to be traced again.
 
         is_settled: everything else that is carried was known at the start of the round.
@@ -505,7 +507,7 @@ class CarriedAliases:
                 ]
         return False
 
-    def _compare_links(self, ways: dict[Slot, list[MemoryPath]], region: Region) -> None:
+    def _compare_links(self, ways: dict[Slot, list[MemoryPath]], region: TracedRegion) -> None:
         """Record what is linked after a round."""
         own, linked = dict[Any, set[Storage]](), dict[Any, set[Storage]]()
         items: dict[Any, Carried] = {**self.leaves, **self.grown}
@@ -528,7 +530,7 @@ class CarriedAliases:
                     if may_be_same(own[key], own[other]):
                         self.same.add((key, other))
 
-    def _at_end(self, candidate: Candidate) -> tuple[Value, ...] | None:
+    def _at_end(self, candidate: ViewCandidate) -> tuple[Value, ...] | None:
         """Return flag and values of a candidate after the round, or None if they are not known."""
         here = self.body
         assert here is not None
@@ -545,7 +547,7 @@ class CarriedAliases:
             flag = either(flag, condition)
         return (value_of(flag), *map(tracer().use, values))
 
-    def _matches(self, candidate: Candidate) -> Iterable[tuple[Flag | None, Any]]:
+    def _matches(self, candidate: ViewCandidate) -> Iterable[tuple[Flag | None, Any]]:
         """Yield the conditions under which the tensor is the candidate after the round, each with
         the steps of the view."""
         place = candidate.place

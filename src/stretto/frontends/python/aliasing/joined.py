@@ -23,9 +23,9 @@ from stretto.frontends.python.tracing.tensor import (
     StorageState,
     TracedTensor,
 )
-from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.tracing.tracer import TracedRegion, tracer
 from stretto.frontends.python.values.leaves import kind_of
-from stretto.frontends.python.values.scalars import Kind, logical
+from stretto.frontends.python.values.scalars import LeafKind, logical
 from stretto.ir.core import Value
 from stretto.ir.ops import IfOp
 from stretto.ir.types import FLAG
@@ -37,7 +37,7 @@ class ExportedFlags:
 
     op: IfOp
     condition: Value
-    regions: tuple[Region, Region]
+    regions: tuple[TracedRegion, TracedRegion]
     known: dict[MemorySource, Value | None] = field(
         default_factory=dict[MemorySource, Value | None]
     )
@@ -82,14 +82,14 @@ class JoinedAliases:
 
     pairs: list[Any]
     condition: Value
-    regions: tuple[Region, Region]
+    regions: tuple[TracedRegion, TracedRegion]
     hoisted: dict[Storage, Storage] = field(default_factory=dict[Storage, Storage])
     sides: dict[Storage, int] = field(default_factory=dict[Storage, int])
     lost: dict[Storage, list[Storage]] = field(default_factory=dict[Storage, list[Storage]])
     """Memory of an arm that cannot be read at its end, with the storages after the branch that may
     be that memory."""
 
-    def shared(self) -> Iterator[tuple[Any, Any, Kind, Value]]:
+    def shared(self) -> Iterator[tuple[Any, Any, LeafKind, Value]]:
         """Yield further results that the branch needs: memory of an arm that several tensors
         share."""
         state = tracer()

@@ -21,10 +21,10 @@ from stretto.frontends.python.tracing.locations import package_of
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
+from stretto.frontends.python.values.data_dependent_sizes import is_decided, plain
 from stretto.frontends.python.values.number_methods import kind_of_number
 from stretto.frontends.python.values.raises import is_of_library
 from stretto.frontends.python.values.scalars import is_number, number_kind
-from stretto.frontends.python.values.sizes import is_decided, plain
 
 # ---- Argument names of functions that have rules.
 

@@ -50,6 +50,7 @@ from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import OF_GRADIENTS, Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values import number_methods
+from stretto.frontends.python.values.data_dependent_sizes import is_decided, is_size_number, plain
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.number_methods import kind_of_number, own_length, own_method
 from stretto.frontends.python.values.raises import check
@@ -62,7 +63,6 @@ from stretto.frontends.python.values.scalars import (
     number_of,
     to_number,
 )
-from stretto.frontends.python.values.sizes import is_decided, is_size_number, plain
 from stretto.frontends.python.values.state import TracedList
 from stretto.frontends.python.values.texts import is_text, settled
 from stretto.ir.types import INDEX
@@ -193,7 +193,7 @@ def _class_of_items(value: Any) -> type | None:
         return list
     if not isinstance(value, sources.Indexed) or isinstance(value, sources.Iterated):
         return None
-    kinds: dict[type, type] = {sources.Range: range, sources.Parts: tuple}
+    kinds: dict[type, type] = {sources.TracedRange: range, sources.SizedTuple: tuple}
     return kinds.get(type(value), list)
 
 
@@ -774,13 +774,13 @@ def needs_items(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Convert traced lists among the arguments to Python lists for a function that has no rule for
     them."""
-    known = (TracedList, sources.Parts)
+    known = (TracedList, sources.SizedTuple)
     has_list = any(isinstance(item, known) for item in (*args, *kwargs.values()))
     if not has_list or isinstance(function, _ListMethod):
         return args, kwargs
 
     def convert(item: Any) -> Any:
-        if isinstance(item, sources.Parts):
+        if isinstance(item, sources.SizedTuple):
             return tuple(item)
         return operations.to_python(item) if isinstance(item, TracedList) else item
 

@@ -72,10 +72,10 @@ from stretto.frontends.python.tracing.signals import Abort, Poison, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, suspended, tracer
 from stretto.frontends.python.values import number_methods
+from stretto.frontends.python.values.data_dependent_sizes import compare_in_run, plain
 from stretto.frontends.python.values.either import Either, check_entries, first_either, replaced
 from stretto.frontends.python.values.number_methods import own_method
 from stretto.frontends.python.values.scalars import concrete, is_number, known
-from stretto.frontends.python.values.sizes import compare_in_run, plain
 from stretto.frontends.python.values.state import TracedList, contents, is_box, is_same
 from stretto.frontends.python.values.texts import is_text, settled_texts
 

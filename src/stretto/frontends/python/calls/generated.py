@@ -18,7 +18,7 @@ from stretto.frontends.python.source.rewrite import pulled, rewritten
 from stretto.frontends.python.tracing.frames import CallFrame
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks
-from stretto.frontends.python.tracing.tracer import Region, active
+from stretto.frontends.python.tracing.tracer import TracedRegion, active
 from stretto.frontends.python.values.state import TracedList
 
 Consumer = Callable[[Any], Any]
@@ -59,7 +59,7 @@ class Generated:
         self._rest: Iterator[Any] | None = None
         self._frames: list[CallFrame] = []
         state = active()
-        self._regions: list[Region] = [] if state is None else list(state.regions)
+        self._regions: list[TracedRegion] = [] if state is None else list(state.regions)
 
     @property
     def is_pulled(self) -> bool:

@@ -1,8 +1,8 @@
 """Execution of a function in Python outside of a capture, split into segments and statements.
 
-Statements are grouped into segments, which a `Host` may run as native programs. A statement
-that the host refuses runs in Python; if it has blocks, these are split in the same manner. The
-host also runs the calls made by statements in Python.
+Statements are grouped into segments, which a `SegmentRunner` may run as native programs. A
+statement that the host refuses runs in Python; if it has blocks, these are split in the same
+manner. The host also runs the calls made by statements in Python.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from stretto.frontends.python.calls.call import OUTSIDE, call_with_hooks
 from stretto.frontends.python.guards.reach import is_of_user
 from stretto.frontends.python.guards.reading import is_structural
 from stretto.frontends.python.source.jumps import VALUE
-from stretto.frontends.python.source.pieces import RUN_BLOCK, Block, Body, body_of
+from stretto.frontends.python.source.pieces import RUN_BLOCK, Body, StatementBlock, body_of
 from stretto.frontends.python.source.rewrite import is_user_function
-from stretto.frontends.python.source.syntax import STAGING
+from stretto.frontends.python.source.syntax_trees import STAGING
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, read_cell, write_cell
 from stretto.frontends.python.tracing.locations import MARK, definition
 from stretto.frontends.python.tracing.tensor import Hooks
@@ -59,7 +59,7 @@ class RunInPython(Exception):
     """A segment must run in Python this time because it raises an exception."""
 
 
-class Host(Protocol):
+class SegmentRunner(Protocol):
     """Runs the segments and calls of a function that runs in Python."""
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -89,7 +89,9 @@ class Host(Protocol):
         ...
 
 
-def run_in_python(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], host: Host) -> Any:
+def run_in_python(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], host: SegmentRunner
+) -> Any:
     """Compute `function(*args, **kwargs)`, running segments natively and the rest in Python."""
     before, OUTSIDE.handler = OUTSIDE.handler, host.call
     try:
@@ -130,28 +132,30 @@ def _function_of(function: Any) -> Any:
     return function.__func__ if isinstance(function, types.MethodType) else function
 
 
-def _run(host: Host, function: Any, *args: Any, **kwargs: Any) -> Any:
+def _run(host: SegmentRunner, function: Any, *args: Any, **kwargs: Any) -> Any:
     inner = _function_of(function)
     body = body_of(inner.__code__) if can_be_split(inner) else None
     if body is None:
         return function(*args, **kwargs)
     if isinstance(function, types.MethodType):
         args = (function.__self__, *args)
-    return _Activation.of(host, inner, body, args, kwargs).run()
+    return _SegmentedCall.of(host, inner, body, args, kwargs).run()
 
 
 @dataclass(eq=False, slots=True)
-class _Activation:
+class _SegmentedCall:
     """One call of a function that is split into segments. cells: its variables."""
 
-    host: Host
+    host: SegmentRunner
     name: str
     namespace: dict[str, Any]
     body: Body
     cells: dict[str, types.CellType]
 
     @staticmethod
-    def of(host: Host, function: Any, body: Body, args: Any, kwargs: Any) -> _Activation:
+    def of(
+        host: SegmentRunner, function: Any, body: Body, args: Any, kwargs: Any
+    ) -> _SegmentedCall:
         outside = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         closure = tuple(outside[item] for item in body.entry.co_freevars)
         entry = types.FunctionType(
@@ -161,13 +165,13 @@ class _Activation:
         entry.__qualname__ = function.__qualname__
         cells = {**outside, **CallFrame.of("", entry(*args, **kwargs)).cells}
         cells[STAGING] = types.CellType(Hooks.staging)
-        return _Activation(host, function.__name__, function.__globals__, body, cells)
+        return _SegmentedCall(host, function.__name__, function.__globals__, body, cells)
 
     def run(self) -> Any:
         self.block(self.body.root)
         return read_cell(self.cells[VALUE])
 
-    def block(self, block: Block) -> None:
+    def block(self, block: StatementBlock) -> None:
         """Run a block's statements: segments as long as possible, refused statements in Python."""
         position = 0
         while position < len(block.statements):
@@ -180,7 +184,7 @@ class _Activation:
 
     # ---- segments ------------------------------------------------------------------------------
 
-    def _end_of_segment(self, block: Block, start: int) -> int:
+    def _end_of_segment(self, block: StatementBlock, start: int) -> int:
         """Return the end of the longest segment from `start` on; `start` if there is none."""
         end = start
         while end < len(block.statements) and not (
@@ -199,7 +203,7 @@ class _Activation:
         given = [v for n, v in values.items() if block.needs(start, end).get(n) is not None]
         return end if _has_tensor(given) else start
 
-    def _segment(self, block: Block, start: int, end: int) -> int:
+    def _segment(self, block: StatementBlock, start: int, end: int) -> int:
         """Run a segment; return the position after it, or `start` if it was refused."""
         values = {item: read_cell(self.cells[item]) for item in block.needs(start, end)}
         first, known = dict[int, str](), dict[str, str]()
@@ -233,7 +237,7 @@ class _Activation:
             write_cell(self.cells[item], found.get(item, UNDEFINED))
         return end
 
-    def _refuse(self, block: Block, start: int, end: int, refused: Refused) -> None:
+    def _refuse(self, block: StatementBlock, start: int, end: int, refused: Refused) -> None:
         """Cut out the statements that cannot be captured. If these are not known, halve the
         segment."""
         known = [start + at for at in refused.at if at is not None and at < end - start]
@@ -247,7 +251,7 @@ class _Activation:
 
     # ---- statements ----------------------------------------------------------------------------
 
-    def _in_python(self, block: Block, index: int) -> None:
+    def _in_python(self, block: StatementBlock, index: int) -> None:
         code, blocks = block.opened(index)
         statement = block.statements[index]
         if block.computes(index, index + 1) or blocks:
@@ -255,7 +259,7 @@ class _Activation:
             self.host.count(statement, self._place(block, index), reason)
         self._called(code, lambda number: self.block(blocks[number]))()
 
-    def _foreign(self, block: Block, index: int) -> str:
+    def _foreign(self, block: StatementBlock, index: int) -> str:
         """Return why a statement that was not refused cannot be in a segment; "" if there is no
         reason."""
         for item in block.needs(index, index + 1):
@@ -271,7 +275,7 @@ class _Activation:
         closure = tuple(cells[item] for item in code.co_freevars)
         return types.FunctionType(code, self.namespace, self.name, None, closure)
 
-    def _place(self, block: Block, index: int) -> SourceLocation:
+    def _place(self, block: StatementBlock, index: int) -> SourceLocation:
         statement = block.statements[index]
         known = definition(self.body.code)
         return SourceLocation(known.file, statement.lineno, function=known.function)

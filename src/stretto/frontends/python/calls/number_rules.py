@@ -17,6 +17,7 @@ from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.arithmetic import TOO_LARGE, as_traced_float
+from stretto.frontends.python.values.data_dependent_sizes import is_size_number
 from stretto.frontends.python.values.number_methods import own_method
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import (
@@ -26,7 +27,6 @@ from stretto.frontends.python.values.scalars import (
     number_kind,
     to_number,
 )
-from stretto.frontends.python.values.sizes import is_size_number
 
 Rule = Callable[..., Any]
 

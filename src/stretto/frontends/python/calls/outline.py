@@ -29,7 +29,7 @@ from stretto.frontends.python.tracing.signals import (
     poisons,
 )
 from stretto.frontends.python.tracing.tensor import FunctionContext, Storage, TracedTensor
-from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.tracing.tracer import TracedRegion, tracer
 from stretto.frontends.python.values.leaves import (
     RESULT,
     Fixed,
@@ -42,7 +42,7 @@ from stretto.frontends.python.values.leaves import (
     merge,
     wrap,
 )
-from stretto.frontends.python.values.scalars import Kind, decided_rows, kind_after_call, unify
+from stretto.frontends.python.values.scalars import LeafKind, decided_rows, kind_after_call, unify
 from stretto.frontends.python.values.state import Snapshot, contents, describe, equal_leaves, is_box
 from stretto.ir.core import Function, Value
 from stretto.ir.ops import CallOp
@@ -128,7 +128,7 @@ class ActiveCall:
     by_identity: Hashable
     cells: tuple[CellType, ...]
     regions: int = 0
-    kinds: tuple[Kind | None, ...] = ()
+    kinds: tuple[LeafKind | None, ...] = ()
     numbers: dict[int | str, int | float] = field(default_factory=dict[int | str, "int | float"])
     """Arguments that are Python numbers, by position or name."""
 
@@ -142,7 +142,7 @@ class Outline:
     staged: Callable[..., Any]
     arguments: ValueWalk
     name: str = ""
-    params: list[Kind] = field(default_factory=list[Kind])
+    params: list[LeafKind] = field(default_factory=list[LeafKind])
     """Kinds of the traced arguments."""
     template: ResultTemplate | None = None
     mutated: list[int] = field(default_factory=list[int])
@@ -166,7 +166,7 @@ class Outline:
     """Arguments that may share memory, each with the position of another argument or a storage of
     an outer tensor."""
     carry: LoopState | None = None
-    region: Region | None = None
+    region: TracedRegion | None = None
     finished: bool = False
 
     def is_usable(self) -> bool:
@@ -299,7 +299,7 @@ class Outline:
         names = {id(box): ("argument", number) for number, box in enumerate(boxes)}
         shape = RESULT.flatten(result, leaves, names)
         known = self.template
-        found: list[Kind | Fixed | None] = [
+        found: list[LeafKind | Fixed | None] = [
             Fixed(leaf) if isinstance(leaf, bool | int | float) else _left_kind(leaf)
             for leaf in leaves
         ]
@@ -412,7 +412,7 @@ class Outline:
     def _complete(
         self,
         context: FunctionContext,
-        region: Region,
+        region: TracedRegion,
         params: list[Value],
         leaves: list[Any],
         tensors: list[Any],
@@ -422,7 +422,7 @@ class Outline:
         carried state."""
         assert self.template is not None and self.carry is not None
         pairs = zip(leaves, self.template.leaves, strict=True)
-        yields = [materialize(leaf, kind) for leaf, kind in pairs if isinstance(kind, Kind)]
+        yields = [materialize(leaf, kind) for leaf, kind in pairs if isinstance(kind, LeafKind)]
         yields += [tracer().read(tensors[position]) for position in self.mutated]
         yields += [
             materialize(after[position], self.params[position]) for position in self.replaced
@@ -472,7 +472,7 @@ class Outline:
             carry.update(rest)
         for position, value in zip(self.mutated, results[count:], strict=False):
             state.assign(leaves[position], value)
-        kept = [n for n, leaf in enumerate(template.leaves) if isinstance(leaf, Kind)]
+        kept = [n for n, leaf in enumerate(template.leaves) if isinstance(leaf, LeafKind)]
         sources = [leaves[item] if isinstance(item, int) else item for item in self.shared]
         for place, number in enumerate(kept):
             if number in self.returned:
@@ -535,14 +535,14 @@ class Outline:
         return list(self.carry.yields())
 
 
-def passed_kind(code: CodeType, leaf: Any) -> Kind:
+def passed_kind(code: CodeType, leaf: Any) -> LeafKind:
     """Return the kind in the Program of an argument of a function that calls itself."""
     kind = kind_of(leaf)
     assert kind is not None
     return decided_rows(kind) if code in tracer().hints.sized else kind
 
 
-def _left_kind(leaf: Any) -> Kind | None:
+def _left_kind(leaf: Any) -> LeafKind | None:
     kind = kind_of(leaf)
     return None if kind is None else kind_after_call(kind)
 

@@ -47,7 +47,7 @@ _CAPTURE = f"{_STRETTO}frontends/python/entry.py"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLine:
     """A line of the captured code, or, if `level` > 0, the frame `level` frames outside of the
     captured function."""
 
@@ -57,7 +57,7 @@ class Place:
     namespace: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)
     level: int = 0
 
-    def now(self) -> Place:
+    def now(self) -> SourceLine:
         """Return the place at run time: if outside of the function, it is looked up in the
         caller's frames."""
         if not self.level:
@@ -69,12 +69,12 @@ class Place:
             if not left:
                 return _place_of(frame)
             frame = frame.f_back
-        return Place("sys", 1, "", {})
+        return SourceLine("sys", 1, "", {})
 
 
-def _place_of(frame: FrameType) -> Place:
+def _place_of(frame: FrameType) -> SourceLine:
     code = frame.f_code
-    return Place(
+    return SourceLine(
         code.co_filename,
         frame.f_lineno,
         shown_function(code.co_qualname).rpartition(".")[2],
@@ -82,7 +82,7 @@ def _place_of(frame: FrameType) -> Place:
     )
 
 
-def place_at(level: int) -> Place:
+def place_at(level: int) -> SourceLine:
     """Return the place of the user's frame at `level` (1 is the innermost). The parts of a
     function that regions were made from count as one frame."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
@@ -91,7 +91,7 @@ def place_at(level: int) -> Place:
     while frame is not None:
         code = frame.f_code
         if code.co_filename == _CAPTURE and code.co_name == "_call":
-            return Place(level=left)
+            return SourceLine(level=left)
         if not code.co_filename.startswith((_STRETTO, _LOGGING)):
             name = (code.co_filename, shown_function(code.co_qualname))
             is_part = code.co_name.startswith("__stretto")
@@ -100,7 +100,7 @@ def place_at(level: int) -> Place:
                 return _place_of(frame)
             around = name if is_part else None
         frame = frame.f_back
-    return Place(level=left)
+    return SourceLine(level=left)
 
 
 class _CodeOrigin(Enum):
@@ -223,7 +223,7 @@ def _identity(leaf: Any) -> Any:
 # ---- standard streams ------------------------------------------------------------------------
 
 
-class Stream:
+class RecordedStream:
     """Replacement of `sys.stdout` or `sys.stderr` while a function is captured."""
 
     def __init__(self, name: str, stream: Any) -> None:
@@ -340,7 +340,7 @@ def _caught(*args: Any, **kwargs: Any) -> Any:
     return warnings.catch_warnings(**kwargs)
 
 
-def _action_here(message: Any, category: type[Warning], place: Place) -> str | None:
+def _action_here(message: Any, category: type[Warning], place: SourceLine) -> str | None:
     """Return the action of warning filters that the captured function itself has set; None if it
     set none."""
     if list(warnings.filters) == _SILENCE.filters or is_text(message):
@@ -357,7 +357,7 @@ def _action_here(message: Any, category: type[Warning], place: Place) -> str | N
     return "default"
 
 
-def _warned(place: Place, message: Any, category: type[Warning]) -> None:
+def _warned(place: SourceLine, message: Any, category: type[Warning]) -> None:
     at = place.now()
     registry = at.namespace.setdefault("__warningregistry__", {})
     module = at.namespace.get("__name__") or "<string>"
@@ -400,7 +400,7 @@ _OF_ROOT = {getattr(logging, name): name for name in LOG_METHODS if hasattr(logg
 def rule_of(function: Any) -> Callable[..., Any] | None:
     """Return the rule for a function that logs, or for a method of a standard stream; else None."""
     owner = getattr(function, "__self__", None)
-    if isinstance(owner, Stream):
+    if isinstance(owner, RecordedStream):
         return function
     if function is warnings.catch_warnings:
         return _caught
@@ -441,7 +441,7 @@ def _handled(logger: logging.Logger, log: logging.LogRecord) -> None:
 
 
 def _logged_again(
-    logger: logging.Logger, place: Place, level: int, message: Any, args: Any, extra: Any
+    logger: logging.Logger, place: SourceLine, level: int, message: Any, args: Any, extra: Any
 ) -> None:
     if logger is logging.root and not logging.root.handlers:
         logging.basicConfig()
@@ -506,7 +506,7 @@ class _Interception:
     show: Callable[[Any], None] = print
     level: int = 1
     collected: list[Any] | None = None
-    streams: dict[str, Stream] = field(default_factory=dict[str, Stream])
+    streams: dict[str, RecordedStream] = field(default_factory=dict[str, RecordedStream])
 
 
 _SILENCE = _Interception()
@@ -517,7 +517,9 @@ def intercepted_output() -> Generator[None]:
     """Intercept the output of the captured function; other threads' output is shown as usual."""
     module: Any = warnings
     outer = _SILENCE.streams
-    _SILENCE.streams = {name: Stream(name, getattr(sys, name)) for name in ("stdout", "stderr")}
+    _SILENCE.streams = {
+        name: RecordedStream(name, getattr(sys, name)) for name in ("stdout", "stderr")
+    }
     places: list[tuple[Any, str, Any]] = [
         *((sys, name, stream) for name, stream in _SILENCE.streams.items()),
         (warnings, "warn", warned),

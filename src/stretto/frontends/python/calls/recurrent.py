@@ -22,20 +22,27 @@ from torch.nn.utils import rnn
 from torch.nn.utils.rnn import PackedSequence
 
 from stretto.frontends.python.lists import indexing
-from stretto.frontends.python.operators.replacements import Cell, State, Step, elman, gru, lstm
+from stretto.frontends.python.operators.replacements import (
+    RecurrentCell,
+    State,
+    Step,
+    elman,
+    gru,
+    lstm,
+)
 from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.contents import known_content
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
+from stretto.frontends.python.values.data_dependent_sizes import is_decided, plain
 from stretto.frontends.python.values.raises import check
-from stretto.frontends.python.values.sizes import is_decided, plain
 
 # ---- Positions of the items of a packed sequence in a matrix of steps by sequences.
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class SequencePacking:
     """Positions of the items of a packed sequence, known at capture.
 
     items: for each [step, sequence] the number of an item; any item after the end of the
@@ -48,8 +55,8 @@ class Packing:
     active: Tensor | None
 
     @staticmethod
-    def of(batch_sizes: Tensor) -> Packing:
-        """Make the Packing for the number of sequences at each step. Fails if it is not known at
+    def of(batch_sizes: Tensor) -> SequencePacking:
+        """Make the packing for the number of sequences at each step. Fails if it is not known at
         capture."""
         known = known_content(batch_sizes)
         if known is None:
@@ -60,7 +67,7 @@ class Packing:
             starts = known.cumsum(0) - known
             items = torch.where(active, starts[:, None] + columns, 0)
             places = active.flatten().nonzero().flatten()
-            return Packing(items, places, None if active.all() else active[..., None])
+            return SequencePacking(items, places, None if active.all() else active[..., None])
 
     def spread(self, data: Tensor) -> Tensor:
         """Return the items as a tensor [steps, sequences, features]."""
@@ -79,7 +86,7 @@ aten = torch.ops.aten
 _NO_STEPS = "Expected sequence length to be larger than 0 in RNN"
 
 
-def _over_time(cell: Cell, rows: Any, state: State) -> tuple[Tensor, State]:
+def _over_time(cell: RecurrentCell, rows: Any, state: State) -> tuple[Tensor, State]:
     """Return the hidden states of all steps, and the last state."""
     hidden: Any = []
     for row in rows:
@@ -88,7 +95,7 @@ def _over_time(cell: Cell, rows: Any, state: State) -> tuple[Tensor, State]:
     return torch.stack(hidden), state
 
 
-def _over_active(cell: Cell, rows: Any, active: Any, state: State) -> tuple[Tensor, State]:
+def _over_active(cell: RecurrentCell, rows: Any, active: Any, state: State) -> tuple[Tensor, State]:
     """Return the same as `_over_time`; at each step only the rows marked active have an item."""
     hidden: Any = []
     for row, is_active in zip(rows, active, strict=True):
@@ -102,7 +109,7 @@ def _where(flags: Tensor, state: State, other: State) -> State:
 
 
 def _direction(
-    cell: Cell, inputs: Tensor, state: State, active: Tensor | None, *, reverse: bool
+    cell: RecurrentCell, inputs: Tensor, state: State, active: Tensor | None, *, reverse: bool
 ) -> tuple[Tensor, State]:
     """Run one direction of one layer."""
     rows = F.linear(inputs, cell.input_weight, cell.input_bias)
@@ -119,7 +126,7 @@ def _direction(
 class Layers:
     """Arguments of a recurrent operator. cells: per layer, one cell per direction."""
 
-    cells: list[list[Cell]]
+    cells: list[list[RecurrentCell]]
     dropout: float
     train: bool
 
@@ -167,12 +174,12 @@ def layers_of(
     """Group the flat weights of a recurrent module into cells by layer and direction."""
     directions = 2 if bidirectional else 1
     per_cell = len(params) // (layers * directions)
-    made = list[Cell]()
+    made = list[RecurrentCell]()
     for first in range(0, len(params), per_cell):
         weights = params[first : first + per_cell]
         into, onto = weights[2:4] if has_biases else (None, None)
         projection = weights[-1] if per_cell % 2 else None
-        made.append(Cell(step, weights[0], weights[1], into, onto, projection))
+        made.append(RecurrentCell(step, weights[0], weights[1], into, onto, projection))
     split = range(0, len(made), directions)
     return Layers([made[first : first + directions] for first in split], dropout, train)
 
@@ -195,7 +202,7 @@ def _packed(step: Step) -> Callable[..., tuple[Tensor, ...]]:
 
     def rule(data: Tensor, batch_sizes: Tensor, states: Any, *options: Any) -> tuple[Tensor, ...]:
         states = (states,) if isinstance(states, torch.Tensor) else states
-        packing = Packing.of(batch_sizes)
+        packing = SequencePacking.of(batch_sizes)
         output, *lasts = layers_of(step, *options).run(packing.spread(data), states, packing.active)
         return packing.packed(output), *lasts
 
@@ -317,7 +324,7 @@ class PaddedSequence:
         if known is None:
             lengths = self.lengths if order is None else self.lengths[order]
             return rows[torch.arange(rows.shape[0]).unsqueeze(-1) < lengths]
-        return Packing.of(self.batch_sizes).packed(rows[: self.longest])
+        return SequencePacking.of(self.batch_sizes).packed(rows[: self.longest])
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.data, self.batch_sizes, self.sorted_indices, self.unsorted_indices))
@@ -448,7 +455,7 @@ def _padded(sequence: Any, width: int | None = None) -> PaddedSequence | None:
     sizes = known_content(sequence.batch_sizes)
     if sizes is None:
         return _given(sequence, width)
-    rows = Packing.of(sizes).spread(sequence.data)
+    rows = SequencePacking.of(sizes).spread(sequence.data)
     with tracer().native():
         lengths = (sizes.unsqueeze(-1) > torch.arange(int(sizes[0]))).sum(0)
     lengths = aten.lift_fresh.default(lengths)

@@ -14,15 +14,15 @@ from typing import Any
 
 from stretto.frontends.python.calls.outline import ActiveCall, ByIdentity, Outline, passed_kind
 from stretto.frontends.python.source.redirected import code_of
-from stretto.frontends.python.source.syntax import names_read
+from stretto.frontends.python.source.syntax_trees import names_read
 from stretto.frontends.python.tracing.signals import RecursionFound, Replan, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.arithmetic import with_tensors
+from stretto.frontends.python.values.data_dependent_sizes import plain
 from stretto.frontends.python.values.either import first_either
 from stretto.frontends.python.values.leaves import ValueWalk, is_traced_leaf, kind_of
-from stretto.frontends.python.values.scalars import Kind, python_dtype
-from stretto.frontends.python.values.sizes import plain
+from stretto.frontends.python.values.scalars import LeafKind, python_dtype
 from stretto.frontends.python.values.state import Snapshot, TracedList
 from stretto.ir.symbols import dims_of
 from stretto.ir.types import Dim
@@ -237,7 +237,7 @@ class _Same:
         return id(self.item)
 
 
-def _kinds(given: Any) -> tuple[Kind | None, ...]:
+def _kinds(given: Any) -> tuple[LeafKind | None, ...]:
     """Return the kinds of the traced values among the arguments; empty if the Program has no
     symbols."""
     leaves = list[TracedTensor]()

@@ -16,9 +16,15 @@ from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.tracing.signals import Abort, abort, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.data_dependent_sizes import (
+    bounded_dim,
+    dim_of,
+    is_decided,
+    is_integer,
+    plain,
+)
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import cast_number, number_kind, to_number
-from stretto.frontends.python.values.sizes import bounded_dim, dim_of, is_decided, is_integer, plain
 
 _MADE = [
     "zeros",

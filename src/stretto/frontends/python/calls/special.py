@@ -30,7 +30,7 @@ from torch.autograd.function import Function, FunctionCtx
 from stretto.frontends.python.calls.builtins import RULES
 from stretto.frontends.python.calls.output_journal import stream_name
 from stretto.frontends.python.control import branches
-from stretto.frontends.python.source.syntax import names_read
+from stretto.frontends.python.source.syntax_trees import names_read
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tracer import Caller, tracer
@@ -73,7 +73,7 @@ def apply(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any], traced: Trac
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
     for tensor in tensors:
         tracer().gradients.read(tensor)
-    context = _Context(len(args))
+    context = _FunctionContext(len(args))
     with torch.no_grad():
         if has_setup:
             result = traced(kind.forward, args, {})
@@ -83,7 +83,7 @@ def apply(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any], traced: Trac
         return _wrapped(result, tensors, context.dirty_tensors)
 
 
-class _Context(FunctionCtx):
+class _FunctionContext(FunctionCtx):
     """The `ctx` argument of `forward` and `setup_context`."""
 
     dirty_tensors: tuple[Any, ...] = ()

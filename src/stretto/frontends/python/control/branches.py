@@ -25,7 +25,8 @@ from stretto.frontends.python.tracing.signals import (
     fail,
 )
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
-from stretto.frontends.python.tracing.tracer import Region, active, tracer
+from stretto.frontends.python.tracing.tracer import TracedRegion, active, tracer
+from stretto.frontends.python.values.data_dependent_sizes import condition_of_sizes, plain
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.number_methods import tested
 from stretto.frontends.python.values.raises import RaisingArm, is_of_user, leave, raises, stop_at
@@ -40,7 +41,6 @@ from stretto.frontends.python.values.scalars import (
     negation,
     possible,
 )
-from stretto.frontends.python.values.sizes import condition_of_sizes, plain
 from stretto.frontends.python.values.state import Snapshot, TracedList
 from stretto.ir.core import Value
 from stretto.ir.ops import ConstantOp, LiteralOp, TensorOp
@@ -534,7 +534,7 @@ _MOST_OPS = 8
 skip it."""
 
 
-def _is_harmless(region: Region) -> bool:
+def _is_harmless(region: TracedRegion) -> bool:
     """Return True if the ops may run even where the program would skip them: none can stop the
     run, none is expensive."""
     ops = region.scope.block.ops

@@ -17,7 +17,7 @@ from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import NONE, Either, flag_for, options_of
 from stretto.frontends.python.values.leaves import Slot, kind_of
-from stretto.frontends.python.values.scalars import Kind, number_kind, unify, unify_rows
+from stretto.frontends.python.values.scalars import LeafKind, number_kind, unify, unify_rows
 from stretto.frontends.python.values.state import (
     Snapshot,
     contents,
@@ -34,7 +34,7 @@ _MOST_OPTIONS = 4
 """The largest number of kinds of a carried value."""
 
 
-def unified(before: Any, after: Any) -> Kind | None:
+def unified(before: Any, after: Any) -> LeafKind | None:
     """Return the kind that can hold both values, or None."""
     first, second = kind_of(before), kind_of(after)
     if first is None or second is None:
@@ -42,7 +42,7 @@ def unified(before: Any, after: Any) -> Kind | None:
     return unify(first, second)
 
 
-def rows_of(known: Kind | None, *values: Any, promote: bool) -> Kind | None:
+def rows_of(known: LeafKind | None, *values: Any, promote: bool) -> LeafKind | None:
     """Return the kind for tensors that differ in the size of one dim only; None if there is none.
 
     Each value may be one of several. known: a kind that the result must hold as well. promote:
@@ -54,7 +54,7 @@ def rows_of(known: Kind | None, *values: Any, promote: bool) -> Kind | None:
         if kind is None:
             return None
         kinds.append(kind)
-    found: Kind | None = kinds[0]
+    found: LeafKind | None = kinds[0]
     for kind in kinds[1:]:
         if found != kind:
             joint = None if found is None else unify(found, kind)

@@ -17,7 +17,7 @@ from stretto.frontends.python.objects.copies import check_growth, note_copy, not
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe, is_internal
 from stretto.frontends.python.tracing.signals import Poison, fail, fail_length_change
 from stretto.frontends.python.tracing.tensor import ListLength, Storage, StorageState, TracedTensor
-from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.tracing.tracer import TracedRegion, tracer
 from stretto.frontends.python.values.either import NONE, Either
 from stretto.frontends.python.values.leaves import (
     device_of,
@@ -32,7 +32,7 @@ from stretto.frontends.python.values.leaves import (
     wrap,
 )
 from stretto.frontends.python.values.scalars import (
-    Kind,
+    LeafKind,
     assuming,
     kind_after_branch,
     most_bits,
@@ -56,7 +56,7 @@ from stretto.ir.core import Op, Value
 from stretto.ir.ops import IfOp
 from stretto.ir.sizes import Size
 from stretto.ir.symbols import dims_of
-from stretto.ir.types import Dim, ListType
+from stretto.ir.types import Dim, TensorListType
 from stretto.ops.effects import may_have_effect, may_stop
 
 
@@ -64,7 +64,7 @@ from stretto.ops.effects import may_have_effect, may_stop
 class ArmEnd:
     """The state at the end of an arm."""
 
-    region: Region
+    region: TracedRegion
     after: Snapshot
     states: dict[Storage, StorageState]
     result: Any
@@ -89,7 +89,7 @@ class BranchResult:
 
     first: Any
     second: Any
-    kind: Kind
+    kind: LeafKind
     value: Value
     made: Any = None
 
@@ -286,7 +286,9 @@ class Joiner:
         values = [item for step in steps for item in step.values]
         return value.memory.scope.open and all(map(tracer().is_known, values))
 
-    def _leaf(self, first: Any, second: Any, kind: Kind, length: ListLength | None = None) -> Any:
+    def _leaf(
+        self, first: Any, second: Any, kind: LeafKind, length: ListLength | None = None
+    ) -> Any:
         """Add a result to the IfOp, and return the traced value for it."""
         state = tracer()
         value = Value(kind.type)
@@ -336,11 +338,11 @@ class Joiner:
             note_copy(made, [first, second])
         return made
 
-    def _list_kind(self, side: Any) -> Kind | None:
+    def _list_kind(self, side: Any) -> LeafKind | None:
         if isinstance(side, TracedList):
             return kind_of(side)
         kind = items_kind(side)
-        return None if kind is None else Kind(ListType(kind.type), kind.number)  # type: ignore[arg-type]
+        return None if kind is None else LeafKind(TensorListType(kind.type), kind.number)  # type: ignore[arg-type]
 
     def _containers(self, first: Any, second: Any, name: str) -> Any:
         """Join tuples and objects of one form item by item; else return a value that is one of
@@ -448,7 +450,7 @@ class Joiner:
             known = next(s.base for s in (first, second) if isinstance(s.base, Value))
             value = Value(known.type)
             state.home[value] = state.scope
-            self.pairs.append(BranchResult(storage, storage, Kind(known.type, False), value))
+            self.pairs.append(BranchResult(storage, storage, LeafKind(known.type, False), value))
             length = first.length if first.length == second.length else ListLength(object(), 0)
             writes.append((storage, StorageState(value, length)))
         return writes
@@ -480,7 +482,7 @@ def _origin(value: Any) -> int:
     return tracer().list_origins.get(id(value), id(value))
 
 
-def _yielded(leaf: Any, kind: Kind) -> Value:
+def _yielded(leaf: Any, kind: LeafKind) -> Value:
     if leaf is None:
         return placeholder(kind)
     if isinstance(leaf, Storage):

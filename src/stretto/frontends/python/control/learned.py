@@ -14,7 +14,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto.frontends.python.aliasing.carried import Candidate, CarriedAliases, without_values
+from stretto.frontends.python.aliasing.carried import CarriedAliases, ViewCandidate, without_values
 from stretto.frontends.python.control.loop_state import Carried, LoopState, Slot
 from stretto.frontends.python.tracing.frames import UNDEFINED, Maybe, is_internal
 from stretto.frontends.python.tracing.signals import Poison
@@ -22,7 +22,7 @@ from stretto.frontends.python.tracing.tensor import Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import NONE
 from stretto.frontends.python.values.leaves import items_kind, kind_of
-from stretto.frontends.python.values.scalars import Kind
+from stretto.frontends.python.values.scalars import LeafKind
 from stretto.frontends.python.values.state import (
     Snapshot,
     TracedList,
@@ -31,7 +31,7 @@ from stretto.frontends.python.values.state import (
     is_box,
     parts_of,
 )
-from stretto.ir.types import ListType
+from stretto.ir.types import TensorListType
 
 LoopKey = tuple[Any, ...]
 """A loop of the source: its code, its first traced iteration, and the number of active frames."""
@@ -206,7 +206,7 @@ class _Translation:
         for one, fake in then.candidates.items():
             slot, place = self._slot(one.slot), self._key(one.place)
             if slot in leaves and (isinstance(place, Storage) or place in leaves):
-                own = Candidate(slot, place, one.steps)
+                own = ViewCandidate(slot, place, one.steps)
                 now.candidates[own], now.types[own] = fake, then.types[one]
                 if one in then.asked:
                     now.asked.append(own)
@@ -227,8 +227,8 @@ class _Translation:
         box, contents = self.carry.base.boxes[own]
         items = list(contents.values())
         kind = items_kind(items)
-        assert isinstance(grown.kind.type, ListType)
-        if not items or kind == Kind(grown.kind.type.element, grown.kind.number):
+        assert isinstance(grown.kind.type, TensorListType)
+        if not items or kind == LeafKind(grown.kind.type.element, grown.kind.number):
             self.carry.grown[own] = Carried(grown.kind, items, box=box)
 
     # ---- names of places -----------------------------------------------------------------------

@@ -38,7 +38,7 @@ from stretto.frontends.python.tracing.signals import (
     length_change_error,
 )
 from stretto.frontends.python.tracing.tensor import ListLength, Storage, StorageState, TracedTensor
-from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.tracing.tracer import TracedRegion, tracer
 from stretto.frontends.python.values.arithmetic import check_counter, is_counter
 from stretto.frontends.python.values.either import Either, options_of
 from stretto.frontends.python.values.leaves import (
@@ -56,7 +56,7 @@ from stretto.frontends.python.values.leaves import (
     rows_sizes,
     wrap,
 )
-from stretto.frontends.python.values.scalars import Kind, unify
+from stretto.frontends.python.values.scalars import LeafKind, unify
 from stretto.frontends.python.values.state import (
     Snapshot,
     TracedList,
@@ -74,7 +74,7 @@ from stretto.frontends.python.values.state import (
 from stretto.ir.core import Value
 from stretto.ir.size_bounds import bounds
 from stretto.ir.sizes import Size
-from stretto.ir.types import Dim, ListType, TensorType
+from stretto.ir.types import Dim, TensorListType, TensorType
 
 
 @dataclass(eq=False)
@@ -132,10 +132,10 @@ class LoopState:
     def _carried(self) -> list[Carried]:
         return [*self.leaves.values(), *self.grown.values()]
 
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[LeafKind]:
         """Return the kinds of all carried values, in the order of params, inits and yields."""
         known = [leaf.kind for leaf in self._carried()]
-        stored = [Kind(tracer().type_in(state), False) for state in self.storages.values()]
+        stored = [LeafKind(tracer().type_in(state), False) for state in self.storages.values()]
         return known + stored + self.aliases.kinds()
 
     def inits(self) -> list[Value]:
@@ -296,7 +296,7 @@ class LoopState:
 
     # -- leaving --------------------------------------------------------------------------------
 
-    def end(self, region: Region, *, is_last: bool = True) -> bool:
+    def end(self, region: TracedRegion, *, is_last: bool = True) -> bool:
         """Compare the state with that at the start. Returns True if nothing new has to be carried.
 
         is_last: the region is complete, so a storage not written by now need not be carried.
@@ -602,7 +602,7 @@ class LoopState:
             items = list(after.values())
             kind = items_kind(items or list(before.values()))
             if kind is not None and isinstance(kind.type, TensorType):
-                list_type = Kind(ListType(kind.type), kind.number)
+                list_type = LeafKind(TensorListType(kind.type), kind.number)
                 self.grown[id(box)] = Carried(list_type, list(before.values()), items, box=box)
                 self.changed = True
                 return
@@ -643,7 +643,7 @@ class LoopState:
         same = length is not None and length.base is self.lengths.get(key)
         self.deltas[key] = length.offset if same and length is not None else None
 
-    def _compare_storages(self, region: Region) -> None:
+    def _compare_storages(self, region: TracedRegion) -> None:
         for key, grown in self.grown.items():
             made = self.made.get(key)
             if isinstance(made, TracedList):

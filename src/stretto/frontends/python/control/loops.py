@@ -37,12 +37,12 @@ from stretto.frontends.python.tracing.signals import (
     fail,
 )
 from stretto.frontends.python.tracing.tensor import SIZE_BITS, TracedTensor
-from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.tracing.tracer import TracedRegion, tracer
+from stretto.frontends.python.values.data_dependent_sizes import plain
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import loops_of
 from stretto.frontends.python.values.raises import raises
-from stretto.frontends.python.values.scalars import Kind, logical
-from stretto.frontends.python.values.sizes import plain
+from stretto.frontends.python.values.scalars import LeafKind, logical
 from stretto.frontends.python.values.state import Snapshot, TracedList
 from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import ForOp, WhileOp
@@ -495,7 +495,7 @@ def _traced_for(source: Indexed, loop: UserLoop, first: int, splits: bool) -> No
         _emit_for(source, carry, body, first)
 
 
-def _ended(carry: LoopState, region: Region) -> bool:
+def _ended(carry: LoopState, region: TracedRegion) -> bool:
     """Call `carry.end`. If an iteration must be run before the loop (NeedsPeel), first restore the
     state from before the loop."""
     try:
@@ -543,7 +543,7 @@ def _emit_while(source: Indexed, loop: UserLoop, carry: LoopState, body: Any, fi
         head.scope.block.params = (index, *params)
         head.scope.block.yields = (logical("and", more, going),)
     inits = (state.literal(first, INDEX.dtype), *carry.inits())
-    kinds = [Kind(INDEX, True), *carry.kinds()]
+    kinds = [LeafKind(INDEX, True), *carry.kinds()]
     op = WhileOp(inits, head.scope.block, body)
     results = state.emit(op, [kind.type for kind in kinds])
     carry.finish(results[1:], loop=op)

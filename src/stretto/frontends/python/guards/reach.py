@@ -36,7 +36,7 @@ from torch.utils import _device
 
 from stretto.frontends.python.guards.guards import GuardedEntries, GuardedItems, Guards, content_of
 from stretto.frontends.python.guards.reading import Exempt
-from stretto.frontends.python.source.syntax import names_read
+from stretto.frontends.python.source.syntax_trees import names_read
 from stretto.frontends.python.tracing.frames import UNDEFINED, read_cell
 from stretto.frontends.python.tracing.locations import ExecutedCode, is_user_file, package_of
 from stretto.frontends.python.tracing.tensor import TracedTensor
@@ -109,7 +109,7 @@ def is_foreign_module(value: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class CapturedCode:
     """The code that a capture ran: traced functions, all executed code, and attribute names that
     the code built and the tracer saw."""
 
@@ -332,7 +332,7 @@ def read_attribute(value: Any, name: str, default: Any) -> Any:
 
 def guards_of(
     roots: Iterable[Any],
-    code: Code,
+    code: CapturedCode,
     missing: Iterable[tuple[Any, str]],
     exempt: Exempt,
 ) -> Guards:

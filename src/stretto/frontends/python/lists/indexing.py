@@ -14,6 +14,7 @@ from stretto.frontends.python.tracing.locations import user_location
 from stretto.frontends.python.tracing.signals import Abort, NeedsUnroll, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
+from stretto.frontends.python.values.data_dependent_sizes import bounded_dim, plain
 from stretto.frontends.python.values.number_methods import kind_of_number
 from stretto.frontends.python.values.scalars import (
     concrete,
@@ -22,7 +23,6 @@ from stretto.frontends.python.values.scalars import (
     linear_of,
     to_number,
 )
-from stretto.frontends.python.values.sizes import bounded_dim, plain
 from stretto.frontends.python.values.state import TracedList
 from stretto.ir.core import Value
 from stretto.ir.sizes import symbols_in

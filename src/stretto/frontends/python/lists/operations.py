@@ -17,6 +17,7 @@ from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import SIZE_BITS, Hooks, ListLength, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.data_dependent_sizes import is_decided
 from stretto.frontends.python.values.leaves import (
     fake_of_type,
     kind_of,
@@ -26,14 +27,13 @@ from stretto.frontends.python.values.leaves import (
 )
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import (
-    Kind,
+    LeafKind,
     as_numbers,
     cast_number,
     concrete,
     number_kind,
     unify,
 )
-from stretto.frontends.python.values.sizes import is_decided
 from stretto.frontends.python.values.state import TracedList, describe
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import (
@@ -45,14 +45,14 @@ from stretto.ir.ops import (
     ListSetOp,
     ListStackOp,
 )
-from stretto.ir.types import INDEX, Dim, ListType, TensorType, Type
+from stretto.ir.types import INDEX, Dim, TensorListType, TensorType, Type
 
 
-def element_kind(items: TracedList) -> Kind:
+def element_kind(items: TracedList) -> LeafKind:
     """Return the kind of the items of a list."""
     base = items.memory.state.base
     assert isinstance(base, Value)
-    return Kind(base.list.element, items.numbers)
+    return LeafKind(base.list.element, items.numbers)
 
 
 def numbers(tensor: TracedTensor) -> Any:
@@ -62,7 +62,7 @@ def numbers(tensor: TracedTensor) -> Any:
         return NotImplemented
     state = tracer()
     rows = state.read(as_numbers(tensor))
-    kind = Kind(ListType(TensorType(rows.tensor.dtype)), True)
+    kind = LeafKind(TensorListType(TensorType(rows.tensor.dtype)), True)
     (empty,) = state.emit(ListNewOp(()), (kind.type,))
     (made,) = state.emit(ListExtendOp(empty, rows), (kind.type,))
     return wrap(made, kind, device=tensor.device)
@@ -278,7 +278,7 @@ def copied(items: TracedList) -> TracedList:
     """Return a new list with the same items."""
     state = tracer()
     base = state.current(items.memory)
-    made = wrap(base, Kind(base.type, items.numbers), length=items.memory.state.length)
+    made = wrap(base, LeafKind(base.type, items.numbers), length=items.memory.state.length)
     made.fake = items.fake
     return made
 

@@ -25,6 +25,7 @@ from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.data_dependent_sizes import bounded_dim, plain
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import items_kind, to_traced_list
 from stretto.frontends.python.values.raises import check
@@ -35,7 +36,6 @@ from stretto.frontends.python.values.scalars import (
     number_of,
     to_number,
 )
-from stretto.frontends.python.values.sizes import bounded_dim, plain
 from stretto.frontends.python.values.state import TracedList
 from stretto.ir.size_bounds import maximum, minimum
 from stretto.ir.sizes import Size, ceil_div
@@ -83,7 +83,7 @@ class Indexed:
 
 
 @dataclass(frozen=True, eq=False)
-class Range(Indexed):
+class TracedRange(Indexed):
     """A range. bounds: its start, stop and step."""
 
     bounds: tuple[Any, ...]
@@ -93,7 +93,7 @@ class Iterated(Indexed):
     """A sequence that is an iterator in Python, such as the result of `zip`."""
 
 
-def range_source(*bounds: Any) -> Range:
+def range_source(*bounds: Any) -> TracedRange:
     """Return a `range` with bounds that are traced, or sizes; the step must be a Python int."""
     start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     if isinstance(step, TracedTensor):
@@ -104,7 +104,7 @@ def range_source(*bounds: Any) -> Range:
     state = tracer()
     if not any(isinstance(bound, TracedTensor) for bound in (start, stop)):
         length = trips_of_range(start, stop, step)
-        return Range(
+        return TracedRange(
             length, lambda index: position_in_range(index, start, step), (start, stop, step)
         )
     start, stop = (
@@ -116,7 +116,9 @@ def range_source(*bounds: Any) -> Range:
     span = stop if starts_at_zero and sign == 1 else (stop - start) * sign
     count = (span + (abs(step) - 1)) // abs(step) if abs(step) != 1 else span
     length = to_number(count) if isinstance(count, TracedTensor) else max(0, count)
-    return Range(length, lambda index: position_in_range(index, start, step), (start, stop, step))
+    return TracedRange(
+        length, lambda index: position_in_range(index, start, step), (start, stop, step)
+    )
 
 
 def trips_of_range(start: Any, stop: Any, step: int) -> SequenceLength:
@@ -228,7 +230,7 @@ def backwards(iterable: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Parts(Indexed):
+class SizedTuple(Indexed):
     """A tuple whose length is a size."""
 
     def __getitem__(self, index: Any) -> Any:
@@ -262,7 +264,7 @@ class Parts(Indexed):
         first, last = (0, length) if step > 0 else (length - 1, -1)
         start = first if index.start is None else _bounded(index.start, length, step)
         stop = last if index.stop is None else _bounded(index.stop, length, step)
-        return Parts(
+        return SizedTuple(
             trips_of_range(start, stop, step),
             lambda place: self.item(position_in_range(place, start, step)),
         )
@@ -282,7 +284,7 @@ class Parts(Indexed):
     __rmul__ = __mul__
 
 
-Parts.__name__ = "tuple"  # the name that Python's error messages show to the user
+SizedTuple.__name__ = "tuple"  # the name that Python's error messages show to the user
 
 
 def _bounded(bound: Any, length: Any, step: int) -> Any:
@@ -309,7 +311,7 @@ def unbind(input: Any, dim: int = 0) -> Any:
     if not x.dim() or not _is_size(x.shape[dim]):
         return NotImplemented
     x = _traced(x)
-    return Parts(x.shape[dim], lambda index: select(x, dim % x.dim(), index))
+    return SizedTuple(x.shape[dim], lambda index: select(x, dim % x.dim(), index))
 
 
 def split(x: Any, piece: Any, dim: int = 0) -> Any:
@@ -330,10 +332,10 @@ def split(x: Any, piece: Any, dim: int = 0) -> Any:
         start = index * piece
         return getitem(x, (*every, slice(start, start + piece)))
 
-    return Parts(count, item)
+    return SizedTuple(count, item)
 
 
-def _pieces(x: TracedTensor, dim: int, piece: Any, count: Any) -> Parts:
+def _pieces(x: TracedTensor, dim: int, piece: Any, count: Any) -> SizedTuple:
     """Return pieces of a dim, where the size of the last one, which may be shorter, is decided in
     the run."""
     every: list[Any] = [slice(None)] * dim
@@ -346,7 +348,7 @@ def _pieces(x: TracedTensor, dim: int, piece: Any, count: Any) -> Parts:
         length = bounded_dim(to_number(rest), 0, piece)
         return part_of(x, dim, to_number(start), length)
 
-    return Parts(count, item)
+    return SizedTuple(count, item)
 
 
 def chunk(input: Any, chunks: Any, dim: int = 0) -> Any:
@@ -367,11 +369,11 @@ def chunk(input: Any, chunks: Any, dim: int = 0) -> Any:
 
 def tuple_of(items: Any = ()) -> Any:
     """Return `tuple(items)`; NotImplemented if its length is a Python number."""
-    if isinstance(items, Parts):
+    if isinstance(items, SizedTuple):
         return items
     if isinstance(items, TracedList):
         held = copied(items)
-        return Parts(traced_length(held), lambda index: get_item(held, index))
+        return SizedTuple(traced_length(held), lambda index: get_item(held, index))
     source = unsettled(items)
     return NotImplemented if source is None else tuple_of(listed(source))
 
@@ -467,7 +469,7 @@ def _part_of_sequence(holder: Any, index: slice) -> Any:
             "loop over its modules and stop there, or compile with fallback=True",
         )
     first, length = operations.extent(items, *bounds, step)
-    kind = Parts if isinstance(holder, tuple) else Indexed
+    kind = SizedTuple if isinstance(holder, tuple) else Indexed
     return kind(length, lambda place: item_of_sequence(items, place * step + first))
 
 

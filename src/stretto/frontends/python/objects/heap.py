@@ -29,7 +29,7 @@ from stretto.errors import SourceLocation
 from stretto.frontends.python.guards.guards import content_of
 from stretto.frontends.python.guards.reach import ATOMS, is_of_user
 from stretto.frontends.python.source.redirected import code_of
-from stretto.frontends.python.source.syntax import names_read
+from stretto.frontends.python.source.syntax_trees import names_read
 from stretto.frontends.python.tracing.frames import read_cell
 from stretto.frontends.python.tracing.locations import is_user_file, package_of, user_location
 from stretto.frontends.python.tracing.tracer import tracer

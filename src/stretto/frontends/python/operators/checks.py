@@ -28,7 +28,7 @@ from stretto.frontends.python.tracing.fakes import (
     tensors_of,
 )
 from stretto.frontends.python.tracing.signals import fail
-from stretto.frontends.python.tracing.sizes import hint
+from stretto.frontends.python.tracing.symbolic_sizes import hint
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, data_dependent_shape, tracer
 from stretto.frontends.python.values.raises import check, require

@@ -24,9 +24,9 @@ from stretto.frontends.python.operators.replacements import QUANTIZED as QUANTIZ
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
+from stretto.frontends.python.values.data_dependent_sizes import is_decided
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import is_number
-from stretto.frontends.python.values.sizes import is_decided
 from stretto.ir.types import DType
 
 aten = torch.ops.aten

@@ -37,7 +37,7 @@ from stretto.frontends.python.operators.functional import (
     is_mutating,
     written_by,
 )
-from stretto.frontends.python.operators.memory import check_overlap, replaced_methods
+from stretto.frontends.python.operators.memory_access import check_overlap, replaced_methods
 from stretto.frontends.python.operators.selections import with_decided_size
 from stretto.frontends.python.operators.views import RULES as VIEW_RULES
 from stretto.frontends.python.tracing.fakes import mapped, tensors_of
@@ -54,8 +54,7 @@ from stretto.frontends.python.values.arithmetic import (
     with_floats,
     with_number,
 )
-from stretto.frontends.python.values.scalars import concrete, result_number
-from stretto.frontends.python.values.sizes import (
+from stretto.frontends.python.values.data_dependent_sizes import (
     compare_in_run,
     float_kind,
     is_decided,
@@ -63,8 +62,9 @@ from stretto.frontends.python.values.sizes import (
     plain,
     with_numbers,
 )
+from stretto.frontends.python.values.scalars import concrete, result_number
 from stretto.ir.ops import Argument, TensorOp
-from stretto.ops.infer import Parameter, parameters
+from stretto.ops.infer import SchemaParameter, parameters
 from stretto.ops.properties import draws as is_drawing
 from stretto.ops.properties import properties
 from stretto.ops.table import Aliases
@@ -84,7 +84,7 @@ _ARANGE = torch.ops.aten.arange
 """Its schema declares sizes as numbers."""
 
 
-class Recorder(TorchDispatchMode):
+class OperatorRecorder(TorchDispatchMode):
     """Passes every operator to `dispatch`, which runs no user code."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -111,13 +111,13 @@ def recording() -> Generator[None]:
         stack.callback(log.setLevel, log.level)
         log.setLevel(logging.CRITICAL)  # errors of the user's function are raised, not logged
         stack.enter_context(replaced_methods())
-        mode = Recorder()
+        mode = OperatorRecorder()
         tracer().mode, tracer().fast_path = mode, fast_path
         stack.enter_context(mode)
         yield
 
 
-def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+def dispatch(mode: OperatorRecorder, func: Any, args: Any, kwargs: Any) -> Any:
     """Handle one ATen call."""
     state = tracer()
     checks.check_storage(**kwargs)
@@ -185,7 +185,7 @@ def _numbers_for_sizes(func: Any, args: Any) -> tuple[Any, Any]:
     return func, tuple(plain(item) if known[at].is_tensor else item for at, item in enumerate(args))
 
 
-def _drawn(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+def _drawn(mode: OperatorRecorder, func: Any, args: Any, kwargs: Any) -> Any:
     """Record an operator that draws random numbers; one that only fills memory as such."""
     if func._can_decompose():
         with mode:
@@ -203,7 +203,7 @@ def _drawn(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
     return record(func, args, kwargs)
 
 
-def _decompose_or_record(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+def _decompose_or_record(mode: OperatorRecorder, func: Any, args: Any, kwargs: Any) -> Any:
     """Apply a decomposition if there is one, else record the operator. Raises eager's error for
     arguments that only eager refuses."""
     rules = [decompositions().get(func), func.decompose if func._can_decompose() else None]
@@ -237,7 +237,9 @@ def _reshaping(func: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
     return reshape
 
 
-def _replaced(mode: Recorder, by: Callable[..., Any], func: Any, args: Any, kwargs: Any) -> Any:
+def _replaced(
+    mode: OperatorRecorder, by: Callable[..., Any], func: Any, args: Any, kwargs: Any
+) -> Any:
     """Return the result of the replacement of `func`. An error for arguments that eager PyTorch
     refuses becomes eager's own error."""
     try:
@@ -269,7 +271,7 @@ def _in_own_memory(func: Any, args: Any, kwargs: Any, outcome: Any) -> Any:
     return mapped(copied, outcome)
 
 
-def _perhaps_copied(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+def _perhaps_copied(mode: OperatorRecorder, func: Any, args: Any, kwargs: Any) -> Any:
     """Return a view or a copy, depending on the strides in a run, so that the memory may be
     shared."""
     state = tracer()
@@ -334,7 +336,7 @@ def arguments(
         dtype, known = float_kind((args, kwargs)), parameters(str(func))
         is_range = func.overloadpacket is torch.ops.aten.arange
 
-        def settled(parameter: Parameter, item: Any) -> Any:
+        def settled(parameter: SchemaParameter, item: Any) -> Any:
             is_number = isinstance(item, torch.SymFloat) or (
                 isinstance(item, torch.SymInt)
                 and (parameter.is_scalar or parameter.is_tensor)

@@ -13,8 +13,8 @@ from stretto.frontends.python.operators.views import part_of
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.data_dependent_sizes import is_decided, plain
 from stretto.frontends.python.values.raises import check
-from stretto.frontends.python.values.sizes import is_decided, plain
 from stretto.ir.types import TensorType
 
 aten = torch.ops.aten

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from stretto.frontends.python.operators.checks import check_all, eager_refusal, infer
 from stretto.frontends.python.tracing.tracer import tracer
-from stretto.frontends.python.values.sizes import is_decided
+from stretto.frontends.python.values.data_dependent_sizes import is_decided
 from stretto.ops.infer import resolve
 
 # ---- Rules for linear layers that quantise their input, as created by `quantize_dynamic`.
@@ -34,7 +34,7 @@ _ENGINES = ("x86", "fbgemm")
 
 
 @dataclass(frozen=True, slots=True)
-class Unpacked:
+class QuantizedWeights:
     """The weights of a layer: i8 [inputs, outputs], their scale (f32, per output or for all), zero
     point, and bias; `sums` over the inputs (i32)."""
 
@@ -47,7 +47,7 @@ class Unpacked:
     bias: Tensor | None
 
 
-def _unpacked(packed: Any) -> Unpacked | None:
+def _unpacked(packed: Any) -> QuantizedWeights | None:
     """Return the unpacked weights, promoted to constants; None for another quantisation."""
     state = tracer()
     known = state.unpacked.get(id(packed))
@@ -72,7 +72,7 @@ def _unpacked(packed: Any) -> Unpacked | None:
 
     bias = None if bias is None else kept(bias)
     turned, sums = kept(turned), kept(sums)
-    found = Unpacked(packed, turned, kept(scale), kept(zero), has_zero, sums, bias)
+    found = QuantizedWeights(packed, turned, kept(scale), kept(zero), has_zero, sums, bias)
     state.unpacked[id(packed)] = found
     return found
 
@@ -197,12 +197,12 @@ GROUPS = {aten._grouped_mm.default: _grouped_mm, aten.histc.default: _histogram}
 
 State = tuple[Tensor, ...]
 """The hidden state, and for an LSTM the cell state."""
-Step = Callable[["Cell", Tensor, State], State]
+Step = Callable[["RecurrentCell", Tensor, State], State]
 """Function of a cell: the next state from the projected input and the state."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class RecurrentCell:
     """The weights of one direction of one layer."""
 
     step: Step
@@ -217,13 +217,13 @@ class Cell:
 
 
 def elman(activation: Callable[[Tensor], Tensor]) -> Step:
-    def step(cell: Cell, row: Tensor, state: State) -> State:
+    def step(cell: RecurrentCell, row: Tensor, state: State) -> State:
         return (activation(row + cell.gates(state[0])),)
 
     return step
 
 
-def gru(cell: Cell, row: Tensor, state: State) -> State:
+def gru(cell: RecurrentCell, row: Tensor, state: State) -> State:
     (hidden,) = state
     reset, update, new = row.chunk(3, -1)
     hidden_reset, hidden_update, hidden_new = cell.gates(hidden).chunk(3, -1)
@@ -233,7 +233,7 @@ def gru(cell: Cell, row: Tensor, state: State) -> State:
     return ((hidden - new) * update + new,)
 
 
-def lstm(cell: Cell, row: Tensor, state: State) -> State:
+def lstm(cell: RecurrentCell, row: Tensor, state: State) -> State:
     hidden, memory = state
     into, forget, new, out = (row + cell.gates(hidden)).chunk(4, -1)
     memory = torch.sigmoid(forget) * memory + torch.sigmoid(into) * torch.tanh(new)
@@ -250,7 +250,7 @@ def _stepped(step: Step) -> Callable[..., Any]:
         every = (states,) if isinstance(states, torch.Tensor) else tuple(states)
         if not any(is_decided(item.shape[0]) for item in (inputs, *every)):
             return NotImplemented
-        cell = Cell(step, *weights)
+        cell = RecurrentCell(step, *weights)
         row = F.linear(inputs, cell.input_weight, cell.input_bias)
         found = step(cell, row, every)
         return found[0] if isinstance(states, torch.Tensor) else found

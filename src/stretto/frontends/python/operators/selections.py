@@ -22,9 +22,9 @@ from stretto.frontends.python.tracing.fakes import mapped
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.data_dependent_sizes import Dim, bounded_dim, is_decided, plain
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import to_number
-from stretto.frontends.python.values.sizes import Dim, bounded_dim, is_decided, plain
 from stretto.ops.symints import SizeEnv
 
 aten = torch.ops.aten

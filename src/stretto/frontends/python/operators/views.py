@@ -22,8 +22,8 @@ from stretto.frontends.python.tracing.locations import user_location
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor, ViewStep
 from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
+from stretto.frontends.python.values.data_dependent_sizes import is_decided, plain
 from stretto.frontends.python.values.raises import check
-from stretto.frontends.python.values.sizes import is_decided, plain
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument, TensorOp
 from stretto.ir.size_bounds import at_most

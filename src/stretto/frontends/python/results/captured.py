@@ -14,7 +14,7 @@ from stretto.frontends.python.guards.reading import Arguments, Reading, Root, re
 from stretto.frontends.python.objects.heap import SideEffectSite, act_out
 from stretto.frontends.python.tracing.admission import Gradients
 from stretto.frontends.python.tracing.frames import UNDEFINED
-from stretto.frontends.python.tracing.sizes import CallSizes
+from stretto.frontends.python.tracing.symbolic_sizes import CallSizes
 from stretto.frontends.python.values.state import contents, refill
 from stretto.ir.core import Program
 
@@ -185,7 +185,7 @@ def _ordered(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Effect:
+class ObjectChange:
     """A change of an object after a run: `put` these entries into it and remove the `removed` ones.
 
     place: the number of an object of the reading, or ~number of a fixed box. whole: `put` is
@@ -210,7 +210,7 @@ class ObjectState:
     arguments: bool
     fixed: tuple[Any, ...]
     key: Hashable
-    effects: tuple[Effect, ...]
+    effects: tuple[ObjectChange, ...]
     counted: frozenset[tuple[type, Any]] = frozenset()
     shapes: tuple[torch.Size, ...] = ()
 

@@ -27,14 +27,14 @@ from stretto.frontends.python.guards.reading import (
 )
 from stretto.frontends.python.objects.heap import Heap
 from stretto.frontends.python.results.captured import (
-    Effect,
     JournalSpec,
     NewContainer,
+    ObjectChange,
     ObjectState,
     OutputSpec,
 )
 from stretto.frontends.python.results.output import CollectionOf, Flattener
-from stretto.frontends.python.source.syntax import names_read
+from stretto.frontends.python.source.syntax_trees import names_read
 from stretto.frontends.python.tracing.contents import newly_updated
 from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
@@ -299,7 +299,7 @@ class EffectWriter:
     numbers: dict[int, int]
     fixed: list[Any] = field(default_factory=list[Any])
 
-    def effects(self) -> tuple[Effect, ...]:
+    def effects(self) -> tuple[ObjectChange, ...]:
         grown = self.flattener.stand_ins.values()
         lists = {id(box) for box, _ in grown}
         own = self.heap.journal.holds
@@ -307,13 +307,13 @@ class EffectWriter:
         return (
             *map(self._effect, changed),
             *(  # all items of lists that grew in traced branches or loops
-                Effect(self._place(box), (), (), True, self.flattener.items(made))
+                ObjectChange(self._place(box), (), (), True, self.flattener.items(made))
                 for box, made in grown
                 if not own(box)
             ),
         )
 
-    def _effect(self, box: Any) -> Effect:
+    def _effect(self, box: Any) -> ObjectChange:
         try:
             return self._described(box)
         except Abort as stop:
@@ -322,14 +322,14 @@ class EffectWriter:
                 raise
             raise Abort(CaptureError(error.message, location=place, remedy=error.remedy)) from None
 
-    def _described(self, box: Any) -> Effect:
+    def _described(self, box: Any) -> ObjectChange:
         start, now = self.heap.start[id(box)], contents(box)
         kept = [key for key in start if key in now]
         by_key = not isinstance(box, list | deque | set) and list(now)[: len(kept)] == kept
         keys = _changed_keys(self.heap, box) if by_key else list(now)
         put = tuple((key, self.flattener.entry(now[key])) for key in keys if key in now)
         removed = tuple(key for key in start if key not in now) if by_key else ()
-        return Effect(self._place(box), put, removed, not by_key)
+        return ObjectChange(self._place(box), put, removed, not by_key)
 
     def _place(self, box: Any) -> int:
         """Return the number of an object that was read, or ~number of a fixed box."""

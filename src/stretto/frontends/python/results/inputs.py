@@ -28,14 +28,19 @@ from stretto.frontends.python.results.captured import (
 from stretto.frontends.python.tracing.fakes import fake_like, fake_with_sizes
 from stretto.frontends.python.tracing.frames import read_cell
 from stretto.frontends.python.tracing.signals import fail
-from stretto.frontends.python.tracing.sizes import CallSizes, SizePlan, Sizes, SizeSource
+from stretto.frontends.python.tracing.symbolic_sizes import (
+    CallSizes,
+    CaptureSizes,
+    SizePlan,
+    SizeSource,
+)
 from stretto.frontends.python.tracing.tensor import (
     FunctionContext,
     Storage,
     StorageState,
     TracedTensor,
 )
-from stretto.frontends.python.tracing.tracer import Constant, Owner, Tracer
+from stretto.frontends.python.tracing.tracer import Constant, ParameterOwner, Tracer
 from stretto.frontends.python.values.state import rebuild_tuple
 from stretto.ir.core import Program, Value
 from stretto.ir.rewrite import defined_values
@@ -272,7 +277,7 @@ def _contents(value: Any) -> list[tuple[str, Any]]:
 
 
 def call_sizes(
-    sizes: Sizes,
+    sizes: CaptureSizes,
     program: Program,
     inputs: Sequence[tuple[InputBinding, Value]],
     *,
@@ -310,7 +315,7 @@ def call_sizes(
     )
 
 
-def provable(sizes: Sizes, program: Program) -> SizePlan | None:
+def provable(sizes: CaptureSizes, program: Program) -> SizePlan | None:
     """Return a plan with one symbol less if some size is not proved to be >= 0 for all values of
     its symbols; None if all are."""
     for function in program.functions.values():
@@ -341,17 +346,17 @@ def source_of(tracer: Tracer, key: str | None, tensor: torch.Tensor) -> Constant
     return ConstantSource(key, tensor, version, tensor.data_ptr(), table, name)
 
 
-def owners_of(roots: Iterable[Any]) -> dict[int, Owner]:
+def owners_of(roots: Iterable[Any]) -> dict[int, ParameterOwner]:
     """Return the owners of parameters and buffers of all modules reachable from the function's
     closure, by id."""
-    owners = dict[int, Owner]()
+    owners = dict[int, ParameterOwner]()
     for prefix, module in _modules(roots):
         for path, part in module.named_modules():
             for table in (part._parameters, part._buffers):
                 for name, tensor in table.items():
                     if tensor is not None:
                         parts = [item for item in (prefix, path, name) if item]
-                        owners.setdefault(id(tensor), Owner(table, name, ".".join(parts)))
+                        owners.setdefault(id(tensor), ParameterOwner(table, name, ".".join(parts)))
     return owners
 
 

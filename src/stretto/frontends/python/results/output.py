@@ -18,7 +18,7 @@ from stretto.frontends.python.aliasing.aliases import overlapping
 from stretto.frontends.python.calls.generated import Generated
 from stretto.frontends.python.calls.recurrent import PaddedSequence
 from stretto.frontends.python.lists.iterators import TracedIterator
-from stretto.frontends.python.lists.sources import Indexed, Iterated, Parts, Range
+from stretto.frontends.python.lists.sources import Indexed, Iterated, SizedTuple, TracedRange
 from stretto.frontends.python.objects.copies import check_kept, stand_ins
 from stretto.frontends.python.objects.heap import Heap
 from stretto.frontends.python.results.captured import (
@@ -37,9 +37,9 @@ from stretto.frontends.python.tracing.locations import MARK
 from stretto.frontends.python.tracing.signals import CaptureSignal, Poison, fail
 from stretto.frontends.python.tracing.tensor import Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.data_dependent_sizes import number_of_size, plain
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.scalars import known_value
-from stretto.frontends.python.values.sizes import number_of_size, plain
 from stretto.frontends.python.values.spelling import settled_size
 from stretto.frontends.python.values.state import (
     TracedList,
@@ -248,7 +248,7 @@ class Flattener:
         """Return the spec of a value made during the capture, which each call makes anew."""
         check_kept(value)
         match value:
-            case Parts():
+            case SizedTuple():
                 return NewContainer(TupleOf(tuple), tuple(self.spec(item) for item in value))
             case TracedIterator():
                 fail(
@@ -260,7 +260,7 @@ class Flattener:
                     "a generator or iterator leaves the compiled function",
                     "return a list of its values, or compile with fallback=True",
                 )
-            case Range():
+            case TracedRange():
                 return NewContainer(TupleOf(range), tuple(map(self.spec, value.bounds)))
             case slice():
                 bounds = (value.start, value.stop, value.step)

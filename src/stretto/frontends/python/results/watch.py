@@ -34,7 +34,7 @@ _OF_OBJECT, _OF_TENSOR, _OF_STORAGE = 32, 176, 40
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class WordOffsets:
     """Offsets of words, in bytes.
 
     tensor: of torch's tensor in Python's object. storage, position: of the storage and the
@@ -48,7 +48,7 @@ class Places:
 
 
 @cache
-def places() -> Places | None:
+def places() -> WordOffsets | None:
     """Return the offsets in this version of torch; None if its layout is not recognised."""
     # Other words may equal the one searched for by chance, but not in all of these samples.
     samples = (
@@ -63,7 +63,7 @@ def places() -> Places | None:
     # The address may occur twice: the first is the memory, the later one its deleter's argument.
     if min(map(len, (tensor, storage, position, address))) == 0 or len(position) > 1:
         return None
-    return Places(min(tensor), min(storage), min(position), min(address))
+    return WordOffsets(min(tensor), min(storage), min(position), min(address))
 
 
 def _places(sample: torch.Tensor) -> tuple[set[int], set[int], set[int], set[int]]:
@@ -139,7 +139,7 @@ def count_fused_steps() -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Watch:
+class CaptureWatch:
     """The constants and guards of one capture, arranged so that few Python steps check them all.
 
     For tensors on the CPU only the address is watched here: `runtime.constants.Weights` detects
@@ -156,7 +156,7 @@ class Watch:
     hold: Callable[[], bool]
 
     @staticmethod
-    def of(captured: Captured, native: NativeCheck | None = None) -> Watch:
+    def of(captured: Captured, native: NativeCheck | None = None) -> CaptureWatch:
         sources = captured.constants
         versioned = [s for s in sources if s.version is not None and not s.tensor.is_cpu]
         if versioned:
@@ -167,7 +167,7 @@ class Watch:
             probes, left = probe_addresses(tensors, addresses)
             tensors, addresses = [tensors[n] for n in left], [addresses[n] for n in left]
             hold = native(probes)
-        return Watch(
+        return CaptureWatch(
             captured,
             tuple(source.tensor for source in versioned),
             [source.version for source in versioned if source.version is not None],

@@ -21,10 +21,10 @@ from itertools import compress
 from operator import not_
 from typing import Any
 
-from stretto.frontends.python.source import desugar, jumps, syntax
+from stretto.frontends.python.source import desugar, jumps, syntax_trees
 from stretto.frontends.python.source.desugar import MatchLowering, TargetLowering
 from stretto.frontends.python.source.jumps import VALUE, JumpLowering
-from stretto.frontends.python.source.syntax import (
+from stretto.frontends.python.source.syntax_trees import (
     NameSet,
     assign,
     at,
@@ -385,7 +385,7 @@ class StatementLowering:
         out = list[list[ast.stmt]]()
         for statement in reversed(statements):
             out.append(self._one(statement, after))
-            after = syntax.live_before_one(statement, after)
+            after = syntax_trees.live_before_one(statement, after)
         return [statement for group in reversed(out) for statement in group]
 
     def _one(self, statement: ast.stmt, after: NameSet) -> list[ast.stmt]:
@@ -416,9 +416,11 @@ class StatementLowering:
         its blocks are lowered."""
         match statement:
             case ast.For():
-                after = syntax.live_at_head(statement, after | syntax.stop_names(statement))
+                after = syntax_trees.live_at_head(
+                    statement, after | syntax_trees.stop_names(statement)
+                )
             case ast.While():
-                after = syntax.live_at_head(statement, after)
+                after = syntax_trees.live_at_head(statement, after)
             case ast.If():
                 pass
         statement.body = self.block(statement.body, after)
@@ -437,7 +439,7 @@ class StatementLowering:
         return [then, orelse, at(statement, ast.Expr(call))]
 
     def _while(self, statement: ast.While, after: NameSet) -> list[ast.stmt]:
-        head = syntax.live_at_head(statement, after)
+        head = syntax_trees.live_at_head(statement, after)
         value = at(statement.test, ast.Return(statement.test))
         test = self._part("test", [value], statement)
         body = self._part("body", self.block(statement.body, head), statement)
@@ -446,12 +448,12 @@ class StatementLowering:
         return [test, body, at(statement, ast.Expr(call))]
 
     def _for(self, statement: ast.For, after: NameSet) -> list[ast.stmt]:
-        head = syntax.live_at_head(statement, after | syntax.stop_names(statement))
+        head = syntax_trees.live_at_head(statement, after | syntax_trees.stop_names(statement))
         first = at(statement.target, ast.Assign([statement.target], name("__stretto_item")))
         lowered = self.block(statement.body, head)
         body = self._part("body", [first, *lowered], statement, argument="__stretto_item")
         flags = [name(flag) for flag in getattr(statement, "stop_flags", ())]
-        live = self._live(head - (syntax.stores([statement.target]) - after))
+        live = self._live(head - (syntax_trees.stores([statement.target]) - after))
         parts = [statement.iter, name(body.name)]
         call = staged(statement.iter, "for_", name(FRAME), *parts, live)
         if flags:
@@ -464,9 +466,11 @@ class StatementLowering:
         its handlers catch."""
         raising = [_always_raises(handler.body) for handler in statement.handlers]
         behind, always = after, self.always
-        after = syntax.live_before(statement.finalbody, after)
-        self.always = always | after | syntax.live_in_handlers(statement, after)
-        statement.body = self.block(statement.body, syntax.live_before(statement.orelse, after))
+        after = syntax_trees.live_before(statement.finalbody, after)
+        self.always = always | after | syntax_trees.live_in_handlers(statement, after)
+        statement.body = self.block(
+            statement.body, syntax_trees.live_before(statement.orelse, after)
+        )
         self.always = always
         for handler in statement.handlers:
             handler.body = self.block(handler.body, after)
@@ -500,7 +504,7 @@ class StatementLowering:
         self, function: str, body: list[ast.stmt], like: ast.stmt, argument: str | None = None
     ) -> ast.FunctionDef:
         """Return a local function that shares the variables of the enclosing one."""
-        stored = syntax.stores(body)
+        stored = syntax_trees.stores(body)
         assigned, outer = sorted(stored & self.shared), sorted(stored & self.globals)
         head: list[ast.stmt] = [ast.Nonlocal(assigned)] if assigned else []
         head += [ast.Global(outer)] if outer else []
@@ -540,11 +544,11 @@ def lower_function(
     node: ast.FunctionDef,
     *,
     is_outer: bool = False,
-    unsure: NameSet = syntax.EMPTY,
+    unsure: NameSet = syntax_trees.EMPTY,
     pulled: bool = False,
 ) -> ast.FunctionDef:
     """Return the staged form of a function definition. unsure: variables of enclosing functions
-    that may lack a value (`syntax.unsure`). pulled: it stays a generator function."""
+    that may lack a value (`syntax_trees.unsure`). pulled: it stays a generator function."""
     if any(isinstance(item, ast.Await) for item in own_nodes(node)):
         return node
     is_generator = desugar.is_generator(node) and not pulled
@@ -590,14 +594,14 @@ def lower_segment(node: ast.FunctionDef, result: ast.expr, after: NameSet) -> as
     """Return the staged form of a definition whose body has no jumps. It returns `result`, which
     reads the variables `after`."""
     given = parameters(node.args)
-    expressions = _expressions(node, node.body, given, syntax.EMPTY)
+    expressions = _expressions(node, node.body, given, syntax_trees.EMPTY)
     node.body = _staged_body(node, node.body, given, expressions, result, after)
     return ast.fix_missing_locations(node)
 
 
 def _local(node: ast.FunctionDef, body: list[ast.stmt], given: list[str]) -> NameSet:
     declared = _declared(node, ast.Nonlocal) | _declared(node, ast.Global)
-    return (syntax.stores(body) | set(given)) - declared
+    return (syntax_trees.stores(body) | set(given)) - declared
 
 
 def _expressions(
@@ -608,7 +612,7 @@ def _expressions(
     pulled: bool = False,
 ) -> ExpressionLowering:
     local = _local(node, body, given)
-    may_lack = syntax.unsure(body, frozenset(given)) & local
+    may_lack = syntax_trees.unsure(body, frozenset(given)) & local
     first = given[0] if given else None
     return ExpressionLowering(first, (unsure - local) | may_lack, pulled)
 
@@ -623,13 +627,13 @@ def _staged_body(
 ) -> list[ast.stmt]:
     """Return the staged form of a body without jumps, in the frame of its function."""
     local = _local(node, body, given)
-    always = syntax.captured(node.body) | after
+    always = syntax_trees.captured(node.body) | after
     body = _flat([expressions.visit(statement) for statement in _watch_outer(body, node)])
     nonlocals, outer = _declared(node, ast.Nonlocal), _declared(node, ast.Global)
     for value in expressions.operands.values():
-        always |= syntax.loads(value) | syntax.stores([value])
+        always |= syntax_trees.loads(value) | syntax_trees.stores([value])
     for function in expressions.functions:
-        always |= syntax.loads(function)
+        always |= syntax_trees.loads(function)
     statements = StatementLowering(local | nonlocals, always | nonlocals, outer)
     lowered = statements.block(body, after)
     parts = [statements.operand(*item) for item in expressions.operands.items()]
@@ -707,7 +711,7 @@ class _OuterWatch(ast.NodeTransformer):
         self.generic_visit(node)
         notes = list[ast.stmt]()
         for kind, declared in self.outer.items():
-            for written in sorted(syntax.stores([node]) & declared):
+            for written in sorted(syntax_trees.stores([node]) & declared):
                 table = ast.Call(name("globals"), [], [])
                 place = table if kind is ast.Global else name(FRAME)
                 call = staged(node, "wrote_outer", place, ast.Constant(written))

@@ -7,7 +7,7 @@ import ast
 import copy
 from typing import Any
 
-from stretto.frontends.python.source.syntax import (
+from stretto.frontends.python.source.syntax_trees import (
     STAGING,
     assign,
     at,

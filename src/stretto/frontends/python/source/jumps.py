@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.frontends.python.source.desugar import has_yield
-from stretto.frontends.python.source.syntax import (
+from stretto.frontends.python.source.syntax_trees import (
     STAGING,
     assign,
     at,

@@ -26,7 +26,7 @@ from functools import cached_property
 from types import CodeType
 from typing import Any
 
-from stretto.frontends.python.source import syntax
+from stretto.frontends.python.source import syntax_trees
 from stretto.frontends.python.source.control_flow import jump_free, lower_segment, parameters
 from stretto.frontends.python.source.jumps import VALUE
 from stretto.frontends.python.source.rewrite import (
@@ -35,7 +35,7 @@ from stretto.frontends.python.source.rewrite import (
     module_of,
     register_lowered,
 )
-from stretto.frontends.python.source.syntax import (
+from stretto.frontends.python.source.syntax_trees import (
     EMPTY,
     STAGING,
     NameSet,
@@ -83,7 +83,7 @@ class Body:
 
     code: CodeType
     node: ast.FunctionDef
-    root: Block = field(init=False)
+    root: StatementBlock = field(init=False)
     local: NameSet = EMPTY
     outer: NameSet = EMPTY
     unstable: NameSet = EMPTY
@@ -108,7 +108,7 @@ class Body:
     def compiled(self, statement: ast.stmt) -> CodeType:
         """Compile a statement as a function without parameters that shares the variables
         by cells."""
-        stored = syntax.stores([statement])
+        stored = syntax_trees.stores([statement])
         head = list[ast.stmt]()
         shared, outer = sorted(stored & set(self.cells)), sorted(stored & self.outer)
         head += [ast.Nonlocal(shared)] if shared else []
@@ -118,7 +118,7 @@ class Body:
 
 
 @dataclass(eq=False)
-class Block:
+class StatementBlock:
     """A sequence of statements. after: variables read after it; always: variables read by nested
     functions, or wherever an exception leaves the block."""
 
@@ -134,7 +134,7 @@ class Block:
         found, after = list[NameSet](), self.after
         for statement in reversed(self.statements):
             found.append(after | self.always)
-            after = syntax.live_before_one(statement, after)
+            after = syntax_trees.live_before_one(statement, after)
         return found[::-1]
 
     def runs_in_python(self, index: int) -> bool:
@@ -142,7 +142,7 @@ class Block:
         statement = self.statements[index]
         if isinstance(statement, _OF_PYTHON):
             return True
-        used = syntax.loads(statement) | syntax.stores([statement])
+        used = syntax_trees.loads(statement) | syntax_trees.stores([statement])
         return not self.body.unstable.isdisjoint(used)
 
     def computes(self, start: int, end: int) -> bool:
@@ -166,19 +166,21 @@ class Block:
         found, stored = dict[str, int](), EMPTY
         for index in range(start, end):
             statement = self.statements[index]
-            read = syntax.live_before_one(statement, EMPTY)
+            read = syntax_trees.live_before_one(statement, EMPTY)
             for variable in sorted((read - stored) & variables):
                 found.setdefault(variable, index)
-            stored |= syntax.surely_stored(statement)
-        kept = syntax.live_before(self.statements[start:end], self._results(start, end))
+            stored |= syntax_trees.surely_stored(statement)
+        kept = syntax_trees.live_before(self.statements[start:end], self._results(start, end))
         for variable in sorted((kept & variables) - found.keys()):
             found[variable] = next(
-                n for n in range(start, end) if variable in syntax.stores([self.statements[n]])
+                n
+                for n in range(start, end)
+                if variable in syntax_trees.stores([self.statements[n]])
             )
         return found
 
     def _results(self, start: int, end: int) -> NameSet:
-        stored = syntax.stores(self.statements[start:end])
+        stored = syntax_trees.stores(self.statements[start:end])
         return stored & self.live[end - 1] & set(self.body.cells)
 
     def segment(self, start: int, end: int, known: Mapping[str, str]) -> Segment:
@@ -197,7 +199,7 @@ class Block:
         code = self.body.code
         free = [item for item in code.co_freevars if item == "__class__"]
         head = list[ast.stmt]()
-        outer = sorted(syntax.stores(statements) & self.body.outer)
+        outer = sorted(syntax_trees.stores(statements) & self.body.outer)
         head += [ast.Global(outer)] if outer else []
         if unbound:
             binding = [assign(item, ast.Constant(None)) for item in unbound]
@@ -229,22 +231,22 @@ class Block:
             self.codes[key] = self.body.compiled(statement)
         return self.codes[key]
 
-    def opened(self, index: int) -> tuple[CodeType, list[Block]]:
+    def opened(self, index: int) -> tuple[CodeType, list[StatementBlock]]:
         """Compile a statement whose blocks are called, and return it with these blocks."""
         key = ("opened", index)
         if key not in self.codes:
             self.codes[key] = self._opened(index)
         return self.codes[key]
 
-    def _opened(self, index: int) -> tuple[CodeType, list[Block]]:
+    def _opened(self, index: int) -> tuple[CodeType, list[StatementBlock]]:
         statement = copy.copy(self.statements[index])
         after, always = self.live[index], self.always
-        blocks = list[Block]()
+        blocks = list[StatementBlock]()
 
         def called(part: Sequence[ast.stmt], after: NameSet, always: NameSet) -> list[ast.stmt]:
             if not part:
                 return []
-            blocks.append(Block(self.body, part, after, always))
+            blocks.append(StatementBlock(self.body, part, after, always))
             call = ast.Call(name(RUN_BLOCK), [ast.Constant(len(blocks) - 1)], [])
             return [at(part[0], ast.Expr(call))]
 
@@ -253,10 +255,12 @@ class Block:
                 statement.body = called(statement.body, after, always)
                 statement.orelse = called(statement.orelse, after, always)
             case ast.While():
-                head = syntax.live_at_head(statement, after)
+                head = syntax_trees.live_at_head(statement, after)
                 statement.body = called(statement.body, head, always)
             case ast.For():
-                head = syntax.live_at_head(statement, after | syntax.stop_names(statement))
+                head = syntax_trees.live_at_head(
+                    statement, after | syntax_trees.stop_names(statement)
+                )
                 statement.body = called(statement.body, head, always)
             case ast.With():
                 statement.body = called(statement.body, after, always | after)
@@ -279,7 +283,7 @@ class Block:
 
 
 def _all_loads(nodes: Sequence[ast.AST]) -> NameSet:
-    return EMPTY.union(*map(syntax.loads, nodes))
+    return EMPTY.union(*map(syntax_trees.loads, nodes))
 
 
 def _mark(statement: ast.stmt, number: int) -> ast.stmt:
@@ -309,14 +313,14 @@ def _made(code: CodeType) -> Body | None:
     around = _declared(own_nodes(node), ast.Nonlocal)
     node.body = [_Declarations().visit(statement) for statement in node.body]
     lowered = jump_free(node)
-    local = (syntax.stores(lowered) | set(given)) - outer - around
-    captured = syntax.captured(lowered)
+    local = (syntax_trees.stores(lowered) | set(given)) - outer - around
+    captured = syntax_trees.captured(lowered)
     several = {item for item in captured & local if _stores_of(item, lowered, given) > 1}
     body = Body(code, node)
     body.local, body.outer = frozenset(local), outer
     body.unstable = frozenset(several) | _declared(ast.walk(module), ast.Nonlocal)
-    body.unsure = syntax.unsure(lowered, frozenset(given)) & local
-    body.root = Block(body, lowered, frozenset({VALUE}), captured)
+    body.unsure = syntax_trees.unsure(lowered, frozenset(given)) & local
+    body.root = StatementBlock(body, lowered, frozenset({VALUE}), captured)
     return body
 
 
@@ -336,7 +340,7 @@ def _stores_of(variable: str, statements: Sequence[ast.stmt], given: Sequence[st
     """Return the number of times that a variable may be assigned; 2 means two or more."""
     count = int(variable in given)
     for statement in statements:
-        if variable not in syntax.stores([statement]):
+        if variable not in syntax_trees.stores([statement]):
             continue
         repeats = any(isinstance(item, ast.While | ast.For) for item in ast.walk(statement))
         count += 2 if repeats or isinstance(statement, _OPENED) else 1

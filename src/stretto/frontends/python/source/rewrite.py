@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from stretto.frontends.python.source import desugar
 from stretto.frontends.python.source.control_flow import lower_function, parameters
 from stretto.frontends.python.source.redirected import code_of, is_rewritten
-from stretto.frontends.python.source.syntax import STAGING, at, definition
+from stretto.frontends.python.source.syntax_trees import STAGING, at, definition
 from stretto.frontends.python.tracing.locations import code_key, is_user_file
 from stretto.frontends.python.tracing.tensor import Hooks
 

@@ -67,7 +67,7 @@ def literal(op: LiteralOp) -> torch.Tensor:
     return torch.tensor(op.value, dtype=op.results[0].tensor.dtype.torch)
 
 
-class Evaluation(ABC):
+class ContentEvaluation(ABC):
     """Runs operators on known tensors.
 
     known, unknown: the values that have been computed, and those that cannot be.
@@ -178,7 +178,7 @@ def _found(evaluation: _OfAnyCall, value: Value) -> torch.Tensor | None:
         return None  # the operator fails when the program reaches it
 
 
-class _OfAnyCall(Evaluation):
+class _OfAnyCall(ContentEvaluation):
     """Runs the operators that produce a value, each once. Raises Unknown if it depends on an
     input, a weight or a loop, or needs too many operators."""
 
@@ -383,7 +383,7 @@ def in_this_call(value: Value) -> torch.Tensor | None:
         return None  # the operator fails when the program reaches it
 
 
-class _OfThisCall(Evaluation):
+class _OfThisCall(ContentEvaluation):
     """Runs operators on the arguments of the captured call."""
 
     def __init__(self, state: Tracer, made_by: dict[Value, Op]) -> None:

@@ -146,7 +146,7 @@ _SCATTERS = {
 """The operators that write a part of a tensor, by the operator that views it."""
 
 
-class Emitter(Protocol):
+class OperatorEmitter(Protocol):
     """An object that emits operators: the tracer."""
 
     def use(self, value: Value) -> Value: ...
@@ -186,12 +186,12 @@ class ViewStep:
         inverse = None if self.inverse is None else _mapped(self.inverse, lookup)
         return replace(self, arguments=_mapped(self.arguments, lookup), inverse=inverse)
 
-    def read(self, state: Emitter, base: Value) -> Value:
+    def read(self, state: OperatorEmitter, base: Value) -> Value:
         with at(self.place):
             arguments = _mapped(self.arguments, state.use)
             return state.tensor_op(self.target, (base, *arguments), self.type)
 
-    def write(self, state: Emitter, base: Value, part: Value) -> Value:
+    def write(self, state: OperatorEmitter, base: Value, part: Value) -> Value:
         """Return `base` with the elements of the view replaced by `part`. Raises Abort if the view
         is not writable."""
         whole = base.tensor

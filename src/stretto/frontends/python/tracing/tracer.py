@@ -44,7 +44,7 @@ from stretto.frontends.python.tracing.signals import (
     abort,
     fail,
 )
-from stretto.frontends.python.tracing.sizes import SizePlan, Sizes
+from stretto.frontends.python.tracing.symbolic_sizes import CaptureSizes, SizePlan
 from stretto.frontends.python.tracing.tensor import (
     SIZE_BITS,
     UNKNOWN_BITS,
@@ -68,7 +68,7 @@ from stretto.options import Options
 
 
 @dataclass(eq=False, slots=True)
-class Region:
+class TracedRegion:
     """A block being traced, and the state of every storage before the region wrote to it."""
 
     scope: BlockScope
@@ -98,7 +98,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Owner:
+class ParameterOwner:
     """The table and name that hold a parameter or buffer."""
 
     table: dict[str, Any]
@@ -138,14 +138,14 @@ class Tracer:
         self.broken_arms: dict[CaptureError, list[Arm]] = {}
         self.given: dict[Value, torch.Tensor] = {}  # real input tensors of the captured call
         self.not_negative = set[Value]()  # indices of loops
-        self.sizes = Sizes(plan)
+        self.sizes = CaptureSizes(plan)
         self.notes: list[str] = []
         self.sourceless: list[str] = []
         self.is_native = False  # True while user code runs untraced
         self.functions: dict[str, Function] = {}
         self.frames: list[CallFrame] = []
         self.home: dict[Value, BlockScope] = {}
-        self.regions: list[Region] = []
+        self.regions: list[TracedRegion] = []
         self.constants: dict[int, Constant] = {}
         self.gradients = Gradients(torch.is_grad_enabled())
         self.constant_tensors: dict[str, torch.Tensor] = {}
@@ -160,7 +160,7 @@ class Tracer:
         self.arrays: list[tuple[Callable[[], Any], torch.Tensor]] = []
         # The contents of packed weights, by the id of the packed object, with that object.
         self.unpacked: dict[int, Any] = {}
-        self.owners: dict[int, Owner] = {}
+        self.owners: dict[int, ParameterOwner] = {}
         self.paths: dict[int, str] = {}
         self.traced: dict[tuple[int, int], FunctionType] = {}
         self.names_read: set[str] = set()
@@ -266,11 +266,11 @@ class Tracer:
         return self.scope.context
 
     @contextmanager
-    def region(self, context: FunctionContext | None = None) -> Generator[Region]:
+    def region(self, context: FunctionContext | None = None) -> Generator[TracedRegion]:
         """Trace into a new block. Storages written inside are restored on leaving."""
         context = context or self.context
         self.works(REGION_WORK)
-        region = Region(BlockScope(Block(), context, len(self.regions)))
+        region = TracedRegion(BlockScope(Block(), context, len(self.regions)))
         if context.root is None or not context.root.open:
             context.root = region.scope
         self.regions.append(region)
@@ -291,7 +291,7 @@ class Tracer:
     @contextmanager
     def transaction(self) -> Generator[Callable[[], None]]:
         """Continue in the current block; the yielded function undoes everything done inside."""
-        region = Region(self.scope, is_transaction=True)
+        region = TracedRegion(self.scope, is_transaction=True)
         last, depth, frames = self.last_op(), len(self.regions), len(self.frames)
         self.regions.append(region)
 
@@ -318,7 +318,9 @@ class Tracer:
                 del self.home[value]
 
     @contextmanager
-    def reopened(self, region: Region, states: dict[Storage, StorageState]) -> Generator[None]:
+    def reopened(
+        self, region: TracedRegion, states: dict[Storage, StorageState]
+    ) -> Generator[None]:
         """Continue in a region that was left, with storages in the given states, those at
         its end."""
         current = {storage: storage.state for storage in states}
@@ -421,7 +423,7 @@ class Tracer:
             self.written_keys.add(storage.made)
         storage.state = value
 
-    def adopt(self, region: Region) -> None:
+    def adopt(self, region: TracedRegion) -> None:
         """Make the ops of a region that was left part of the current block."""
         region.scope.joined = self.scope
         self.scope.block.ops += region.scope.block.ops

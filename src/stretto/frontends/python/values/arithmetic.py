@@ -25,13 +25,14 @@ from stretto.frontends.python.tracing.fakes import mapped, tensors_of
 from stretto.frontends.python.tracing.signals import COMPARISONS, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.data_dependent_sizes import SizeNumber, number_of_size
 from stretto.frontends.python.values.either import Either, first_either, replaced
 from stretto.frontends.python.values.leaves import kind_of, materialize, wrap
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import (
     COUNTER_BITS,
     MOST_BITS,
-    Kind,
+    LeafKind,
     bits_of,
     cast_number,
     is_number,
@@ -40,7 +41,6 @@ from stretto.frontends.python.values.scalars import (
     python_kind,
     result_bits,
 )
-from stretto.frontends.python.values.sizes import SizeNumber, number_of_size
 from stretto.ir.types import DType
 
 
@@ -510,7 +510,7 @@ def with_tensors(given: Any) -> Any:
     return given
 
 
-def _number_or_tensor(given: Any) -> tuple[Either, Kind] | None:
+def _number_or_tensor(given: Any) -> tuple[Either, LeafKind] | None:
     """Return the first argument that is a number or a tensor, and the kind of tensor that can hold
     both; None if there is none."""
     args, kwargs = given

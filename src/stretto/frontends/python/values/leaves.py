@@ -23,16 +23,16 @@ from stretto.frontends.python.tracing.tensor import (
     TracedTensor,
 )
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.data_dependent_sizes import is_decided, plain
 from stretto.frontends.python.values.either import Either, options_of
 from stretto.frontends.python.values.scalars import (
     COUNTER_BITS,
-    Kind,
+    LeafKind,
     cast_value,
     kind_after_call,
     python_dtype,
     unify,
 )
-from stretto.frontends.python.values.sizes import is_decided, plain
 from stretto.frontends.python.values.state import (
     TracedList,
     children,
@@ -46,43 +46,43 @@ from stretto.frontends.python.values.state import (
 from stretto.frontends.python.values.texts import is_text
 from stretto.ir.core import Value
 from stretto.ir.ops import ListExtendOp, ListNewOp, ListStackOp, TensorOp
-from stretto.ir.types import Dim, ListType, TensorType
+from stretto.ir.types import Dim, TensorListType, TensorType
 
 
-def kind_of(value: Any) -> Kind | None:
+def kind_of(value: Any) -> LeafKind | None:
     """Return the kind of `value` in a Program, or None if it cannot be represented."""
     if is_decided(value):  # its symbol may be known only in the arm that it comes from
-        return Kind(TensorType(python_dtype(value.node.pytype)), True)
+        return LeafKind(TensorType(python_dtype(value.node.pytype)), True)
     if isinstance(value, TracedTensor):
-        return Kind(tracer().type_of(value), value.number is not None)
+        return LeafKind(tracer().type_of(value), value.number is not None)
     if isinstance(value, torch.Tensor):
-        return Kind(tracer().type_of(value), False)
+        return LeafKind(tracer().type_of(value), False)
     if isinstance(value, bool | int | float) and not isinstance(value, Enum):
-        return Kind(TensorType(python_dtype(type(value))), True)
+        return LeafKind(TensorType(python_dtype(type(value))), True)
     if isinstance(value, TracedList):
         return list_kind(value)
     return None
 
 
-def list_kind(value: TracedList) -> Kind:
+def list_kind(value: TracedList) -> LeafKind:
     """Return the kind of a Program list."""
     base = value.memory.state.base
     assert isinstance(base, Value)
-    return Kind(base.list, value.numbers)
+    return LeafKind(base.list, value.numbers)
 
 
-def items_kind(items: Sequence[Any]) -> Kind | None:
+def items_kind(items: Sequence[Any]) -> LeafKind | None:
     """Return the kind that all items of a Python list have, or None if they differ."""
     kinds = [kind_of(item) for item in items]
     found = kinds[0] if kinds else None
     for kind in kinds[1:]:
         found = unify(found, kind) if found and kind else None
-    if found is None or isinstance(found.type, ListType):
+    if found is None or isinstance(found.type, TensorListType):
         return None
     return found
 
 
-def materialize(leaf: Any, kind: Kind) -> Value:
+def materialize(leaf: Any, kind: LeafKind) -> Value:
     """Return `leaf` as a value of `kind` in the current scope."""
     state = tracer()
     leaf = plain(leaf)
@@ -99,18 +99,18 @@ def materialize(leaf: Any, kind: Kind) -> Value:
     return cast_value(state.read(traced), kind.type.dtype)
 
 
-def _new_list(items: list[Any], kind: Kind) -> Value:
-    assert isinstance(kind.type, ListType)
-    element = Kind(kind.type.element, kind.number)
+def _new_list(items: list[Any], kind: LeafKind) -> Value:
+    assert isinstance(kind.type, TensorListType)
+    element = LeafKind(kind.type.element, kind.number)
     values = tuple(materialize(item, element) for item in items)
     return tracer().emit(ListNewOp(values), (kind.type,))[0]
 
 
-def _rows(leaf: Any, kind: Kind, dim: int) -> Value:
+def _rows(leaf: Any, kind: LeafKind, dim: int) -> Value:
     """Return the slices of a tensor along a dim as a list."""
     state = tracer()
     if isinstance(leaf, Either):
-        plain_list = Kind(kind.type, False)
+        plain_list = LeafKind(kind.type, False)
         made = Hooks.use(leaf, lambda option: wrap(_rows(option, kind, dim), plain_list))
         return state.current(made.memory)
     traced = leaf if isinstance(leaf, TracedTensor) else state.promote(leaf)
@@ -150,10 +150,10 @@ def of_rows(
         return made.movedim(0, dim) if dim else made
 
 
-def placeholder(kind: Kind) -> Value:
+def placeholder(kind: LeafKind) -> Value:
     """Return a value of `kind` that is never read."""
     state = tracer()
-    if isinstance(kind.type, ListType):
+    if isinstance(kind.type, TensorListType):
         return state.emit(ListNewOp(()), (kind.type,))[0]
     dtype = kind.type.dtype
     if kind.type.is_scalar:
@@ -207,7 +207,7 @@ def layout_of(*leaves: Any) -> tuple[int, ...] | None:
 
 def wrap(
     value: Value,
-    kind: Kind,
+    kind: LeafKind,
     *,
     device: torch.device | None = None,
     loops: frozenset[int] = frozenset(),
@@ -220,7 +220,7 @@ def wrap(
     state = tracer()
     if kind.rows is not None:
         return of_rows(value, kind.rows, device, {}, None)
-    if isinstance(kind.type, ListType):
+    if isinstance(kind.type, TensorListType):
         storage = Storage(StorageState(value, length or ListLength(object(), 0)), state.scope)
         return TracedList(storage, kind.number, fake_of_type(kind.type.element, device))
     if kind.number:
@@ -258,10 +258,10 @@ def to_traced_list(items: list[Any]) -> TracedList:
             "give all items the same shape and dtype, or index it with a Python int",
         )
     assert isinstance(kind.type, TensorType)
-    value = _new_list(items, Kind(ListType(kind.type), kind.number))
+    value = _new_list(items, LeafKind(TensorListType(kind.type), kind.number))
     made = wrap(
         value,
-        Kind(ListType(kind.type), kind.number),
+        LeafKind(TensorListType(kind.type), kind.number),
         device=device_of(*items),
         length=ListLength(None, len(items)),
     )
@@ -282,7 +282,7 @@ class Carried:
     iteration.
     """
 
-    kind: Kind
+    kind: LeafKind
     init: Any
     end: Any = None
     layout: tuple[int, ...] | None = None
@@ -328,18 +328,18 @@ class Fixed:
 class ResultTemplate:
     """The structure of a result: its leaves, and how to rebuild it from them."""
 
-    leaves: list[Kind | Fixed]
+    leaves: list[LeafKind | Fixed]
     build: Callable[[list[Any], list[Any]], Any]
     """Builds the result from the leaves that are not fixed and the containers of the arguments."""
     shape: Hashable
 
     @property
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[LeafKind]:
         """Kinds of the leaves that the IR function yields."""
-        return [leaf for leaf in self.leaves if isinstance(leaf, Kind)]
+        return [leaf for leaf in self.leaves if isinstance(leaf, LeafKind)]
 
 
-def merge(known: Kind | Fixed, leaf: Any) -> Kind | Fixed | None:
+def merge(known: LeafKind | Fixed, leaf: Any) -> LeafKind | Fixed | None:
     """Return a leaf that can hold both a known leaf of a result and the value of another path;
     None if there is none."""
     if isinstance(known, Fixed) and equal_leaves(known.value, leaf):

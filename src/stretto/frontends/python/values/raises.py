@@ -19,7 +19,7 @@ import torch
 from stretto.errors import RaisesInPython, SourceLocation, StrettoError
 from stretto.frontends.python.tracing.locations import is_user_file, located
 from stretto.frontends.python.tracing.tensor import TracedTensor
-from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.tracing.tracer import TracedRegion, tracer
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.scalars import flag_of, logical
 from stretto.ir.core import Block, Value
@@ -67,7 +67,7 @@ _NEVER = (StrettoError, RecursionError, MemoryError)
 class RaisingArm:
     """An arm that ends by raising. The last op of its region is the check that stops the run."""
 
-    region: Region
+    region: TracedRegion
     error: Exception
     failure: Failure
     location: SourceLocation | None
@@ -119,7 +119,7 @@ def raises(error: Exception) -> bool:
     return isinstance(error, _OF_OPERATORS)
 
 
-def stop_at(region: Region, error: Exception) -> RaisingArm:
+def stop_at(region: TracedRegion, error: Exception) -> RaisingArm:
     """Emit the check that raises `error`, at the end of the open region that it left."""
     tracer().tries.refuse(type(error))
     trace, place, failure = error.__traceback__, place_of(error), _failure(error)

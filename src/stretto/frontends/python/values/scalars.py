@@ -24,7 +24,7 @@ from stretto.frontends.python.values.either import Either
 from stretto.ir.core import Value
 from stretto.ir.ops import TensorOp
 from stretto.ir.sizes import Size, Symbol, symbols_in
-from stretto.ir.types import FLAG, DType, ListType, TensorType
+from stretto.ir.types import FLAG, DType, TensorListType, TensorType
 
 # ---- Upper bounds on the bits of the absolute value of a Python int.
 #
@@ -306,32 +306,32 @@ def known_value(tensor: TracedTensor) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class LeafKind:
     """The representation of a leaf in the Program: a type, and True for a Python number.
 
     rows: the dim along which a tensor is a list of the Program, because its size there is
     data-dependent.
     """
 
-    type: TensorType | ListType
+    type: TensorType | TensorListType
     number: bool
     rows: int | None = None
 
 
-def unify(first: Kind, second: Kind) -> Kind | None:
+def unify(first: LeafKind, second: LeafKind) -> LeafKind | None:
     """Return the kind that can hold both, or None if eager PyTorch distinguishes them: an int is
     not a float of the same value, a number is no tensor, and tensors have a dtype."""
     a, b = first.type, second.type
     if first.rows is not None or second.rows is not None:
         return _unified_rows(first, second)
-    if isinstance(a, ListType) or isinstance(b, ListType):
+    if isinstance(a, TensorListType) or isinstance(b, TensorListType):
         return first if a == b and first.number == second.number else None
     if first.number and second.number and python_kind(a.dtype) is python_kind(b.dtype):
-        return Kind(TensorType(_promoted(a.dtype, b.dtype)), True)
+        return LeafKind(TensorType(_promoted(a.dtype, b.dtype)), True)
     return first if first == second else None
 
 
-def _unified_rows(first: Kind, second: Kind) -> Kind | None:
+def _unified_rows(first: LeafKind, second: LeafKind) -> LeafKind | None:
     """Return the common kind of tensors that are lists of rows; one of them may be a tensor with
     such rows."""
     if first.rows is None:
@@ -342,15 +342,17 @@ def _unified_rows(first: Kind, second: Kind) -> Kind | None:
     return first if other == first else None
 
 
-def _as_rows(type: TensorType, dim: int | None) -> Kind | None:
+def _as_rows(type: TensorType, dim: int | None) -> LeafKind | None:
     if dim is None or dim >= type.rank:
         return None
     item = TensorType(type.dtype, (*type.shape[:dim], *type.shape[dim + 1 :]))
     is_known = tracer().symbol_dims.keys().isdisjoint(symbols_in(item.shape))
-    return Kind(ListType(item), False, dim) if is_known else None
+    return LeafKind(TensorListType(item), False, dim) if is_known else None
 
 
-def unify_rows(first: Kind | None, second: Kind | None, *, promote: bool) -> Kind | None:
+def unify_rows(
+    first: LeafKind | None, second: LeafKind | None, *, promote: bool
+) -> LeafKind | None:
     """Return a common kind of tensors that differ in one dim of data-dependent size: a list of
     their slices along it. `promote`: also if the sizes are numbers."""
     if first is None or second is None or first.number or second.number:
@@ -368,7 +370,7 @@ def unify_rows(first: Kind | None, second: Kind | None, *, promote: bool) -> Kin
     return kinds[0] if kinds[0] == kinds[1] and (decided or promote) else None
 
 
-def kind_after_branch(kind: Kind) -> Kind:
+def kind_after_branch(kind: LeafKind) -> LeafKind:
     """Return the kind, after a branch, of a tensor that only one arm has. A dim whose size is
     decided in the arm makes it a list of its slices."""
     state = tracer()
@@ -376,7 +378,7 @@ def kind_after_branch(kind: Kind) -> Kind:
     return _rows_of(kind, {symbol for symbol, value in values if not state.is_known(value)})
 
 
-def kind_after_call(kind: Kind) -> Kind:
+def kind_after_call(kind: LeafKind) -> LeafKind:
     """Return the same for a result of the function being traced, after its call."""
     state = tracer()
     values, home = state.symbol_values.items(), state.home
@@ -384,12 +386,12 @@ def kind_after_call(kind: Kind) -> Kind:
     return _rows_of(kind, inner)
 
 
-def decided_rows(kind: Kind) -> Kind:
+def decided_rows(kind: LeafKind) -> LeafKind:
     """Return the common kind of tensors that differ in their only data-dependent size."""
     return _rows_of(kind, set(tracer().symbol_dims))
 
 
-def _rows_of(kind: Kind, hidden: set[Symbol]) -> Kind:
+def _rows_of(kind: LeafKind, hidden: set[Symbol]) -> LeafKind:
     """Return the kind, or that of a list of slices along the only dim with one of these symbols."""
     type = kind.type
     if not isinstance(type, TensorType) or kind.number:

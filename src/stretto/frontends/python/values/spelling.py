@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
+from stretto.frontends.python.values.data_dependent_sizes import Symbolic
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.scalars import is_number, number_of
-from stretto.frontends.python.values.sizes import Symbolic
 from stretto.frontends.python.values.texts import (
     Formatted,
     Percent,

@@ -23,6 +23,7 @@ from stretto.frontends.python.tracing.contents import content
 from stretto.frontends.python.tracing.signals import Abort
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
+from stretto.frontends.python.values.data_dependent_sizes import Symbolic, plain
 from stretto.frontends.python.values.either import Either, needs_text
 from stretto.frontends.python.values.number_methods import own_method
 from stretto.frontends.python.values.scalars import (
@@ -31,7 +32,6 @@ from stretto.frontends.python.values.scalars import (
     known_value,
     python_kind,
 )
-from stretto.frontends.python.values.sizes import Symbolic, plain
 from stretto.ir.types import DType
 
 _NUMBERS: dict[type, Callable[[Any], Any]] = {

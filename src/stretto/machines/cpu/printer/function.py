@@ -12,8 +12,8 @@ from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, W
 from stretto.device.tree import Check, For, If, Let, Loop, Rotation, TreeFunction, title
 from stretto.ir.sizes import Size
 from stretto.machines import statements as code
-from stretto.machines.control import ControlPrinter, ProgramParts, is_checked
-from stretto.machines.cpu.printer.expr import (
+from stretto.machines.control_printer import ControlPrinter, ProgramParts, is_checked
+from stretto.machines.cpu.printer.cpp_terms import (
     MEMORY_TYPES,
     VALUE_TYPES,
     ScalarPrinter,
@@ -105,7 +105,7 @@ class ByteNames:
 def nbytes(size: int | Size, value: Callable[[Reg], Term]) -> Term:
     """Return a number of bytes, which the program checks before it takes that much; `value` is how
     a register is read."""
-    return ScalarPrinter(ByteNames(value), code.Builder(), inline=1).index(Index.of(size))
+    return ScalarPrinter(ByteNames(value), code.StatementBuilder(), inline=1).index(Index.of(size))
 
 
 class UnitPrinter(ControlPrinter[SourceParts, Schedule]):
@@ -140,7 +140,7 @@ class UnitPrinter(ControlPrinter[SourceParts, Schedule]):
         self.out.assign(variable, self.scalar(value), "int64_t")
 
     # ---- The function ------------------------------------------------------------------------
-    def print(self) -> code.Function:
+    def print(self) -> code.FunctionDefinition:
         """Return the function, with checks of depth, arena and stop if it is recursive."""
         program, function = self.parts.program, self.function
         with self.out.block() as body:
@@ -155,18 +155,18 @@ class UnitPrinter(ControlPrinter[SourceParts, Schedule]):
             if isinstance(size, Size):
                 used = call("stretto::Bytes", used)
             left = joined(used, " + ", nbytes(size, self.reg))
-            self.out.add(code.Guard(call("stretto::arena_left", CONTEXT, left)))
+            self.out.add(code.CheckedCall(call("stretto::arena_left", CONTEXT, left)))
             self.guard("back_edge", EDGES)
         self.declarations()
         self.out.add(*body)
         if recursive:
             self.out.add(code.Do(prefix("--", DEPTH)))
         self.out.add(code.Return((literal("true"),)))
-        return code.Function(parameters(function), tuple(self.out.statements))
+        return code.FunctionDefinition(parameters(function), tuple(self.out.statements))
 
     def guard(self, function: str, *arguments: Term | int) -> None:
         """Add a call of a function of namespace stretto whose result says if the run goes on."""
-        self.out.add(code.Guard(call(f"stretto::{function}", CONTEXT, UNIT, *arguments)))
+        self.out.add(code.CheckedCall(call(f"stretto::{function}", CONTEXT, UNIT, *arguments)))
 
     def declarations(self) -> None:
         """Declare the buffers and registers that the body mentions."""
@@ -235,7 +235,7 @@ class UnitPrinter(ControlPrinter[SourceParts, Schedule]):
     def invoke(self, function: str, arguments: tuple[Term, ...], results: tuple[Term, ...]) -> None:
         frame = FRAME + self.position(self.parts.program.frame(self.function.name).end)
         name = self.parts.function_name(function)
-        self.out.add(code.Guard(call(name, "s", frame, *arguments, *results)))
+        self.out.add(code.CheckedCall(call(name, "s", frame, *arguments, *results)))
 
     # ---- Leaves ------------------------------------------------------------------------------
     def leaf(self, body: Schedule) -> None:
@@ -255,7 +255,7 @@ class UnitPrinter(ControlPrinter[SourceParts, Schedule]):
             self.publish(BASE)
 
     def publish(self, step: Term) -> None:
-        self.out.add(code.Signal(call("stretto::signal", CONTEXT, UNIT, step)))
+        self.out.add(code.SignalCall(call("stretto::signal", CONTEXT, UNIT, step)))
 
     def items(self, items: Iterable[Item]) -> None:
         for item in items:
@@ -272,19 +272,19 @@ class UnitPrinter(ControlPrinter[SourceParts, Schedule]):
                     self.check(item)
 
     def wait(self, item: Wait) -> None:
-        def wait(unit: Term) -> code.Wait:
-            return code.Wait(call("stretto::wait", CONTEXT, UNIT, unit, BASE + item.step))
+        def wait(unit: Term) -> code.WaitCall:
+            return code.WaitCall(call("stretto::wait", CONTEXT, UNIT, unit, BASE + item.step))
 
         if item.count == 1:
             self.out.add(wait(literal(item.unit)))
             return
         first, last = literal(item.unit), literal(item.unit + item.count)
-        with self.out.within(code.For(OTHER, first, last)):
-            self.out.add(code.If(infix(OTHER, "!=", UNIT), (wait(OTHER),)))
+        with self.out.within(code.CountedLoop(OTHER, first, last)):
+            self.out.add(code.Branch(infix(OTHER, "!=", UNIT), (wait(OTHER),)))
 
     def require(self, condition: Term, failure: Status, detail: Term) -> None:
         fail = call("stretto::fail", CONTEXT, f"stretto::{failure.name}", detail)
-        self.out.add(code.If(prefix("!", condition), (code.Return((fail,)),)))
+        self.out.add(code.Branch(prefix("!", condition), (code.Return((fail,)),)))
 
     def run(self, item: Run) -> None:
         """Print the loop over the tasks of a run, with checks if it takes long or may stop."""
@@ -303,7 +303,9 @@ class UnitPrinter(ControlPrinter[SourceParts, Schedule]):
         if item.count is not None:
             last = literal(min(item.first + item.count * item.stride, kernel.tasks))
         is_long = kernel.seconds >= LONG_SECONDS
-        with self.out.within(code.For(TASK, literal(item.first), last, literal(item.stride))):
+        with self.out.within(
+            code.CountedLoop(TASK, literal(item.first), last, literal(item.stride))
+        ):
             traced = call("STRETTO_TASK", CONTEXT, UNIT, number, TASK)
             self.out.add(code.Section((task,), traced))
             if is_long:
@@ -311,7 +313,7 @@ class UnitPrinter(ControlPrinter[SourceParts, Schedule]):
         if not is_long and kernel.seconds * (item.count or 1) >= LONG_SECONDS:
             self.guard("go_on")
         elif is_checked(kernel):
-            self.out.add(code.If(call("stretto::stopped", CONTEXT), (FALSE,)))
+            self.out.add(code.Branch(call("stretto::stopped", CONTEXT), (FALSE,)))
 
     def start(self, buffer: Buffer, base: Index | None) -> Term:
         """Return the position in a buffer at which a kernel begins."""

@@ -16,10 +16,18 @@ from types import MappingProxyType
 from stretto.device.expr import Buffer, Index, Reg
 from stretto.device.operator import Kernel, Loops, Stage, TileDim
 from stretto.ir.sizes import Size
-from stretto.machines.cpu.printer.expr import MEMORY_TYPES, VALUE_TYPES, ScalarPrinter
-from stretto.machines.cpu.printer.loops import LoopPrinter
+from stretto.machines.cpu.printer.cpp_terms import MEMORY_TYPES, VALUE_TYPES, ScalarPrinter
+from stretto.machines.cpu.printer.loop_nests import LoopPrinter
 from stretto.machines.cpu.template import CpuTemplate, Shared, Strip, transposed_operands
-from stretto.machines.statements import Builder, For, Function, If, Naming, Parameters, Section
+from stretto.machines.statements import (
+    Branch,
+    CountedLoop,
+    FunctionDefinition,
+    Naming,
+    Parameters,
+    Section,
+    StatementBuilder,
+)
 from stretto.machines.terms import Term, call, filled, infix, joined, literal, variable
 
 # ---- Statements of one stage of a task, by the template that selection chose.
@@ -62,7 +70,7 @@ def streamed(stage: Stage, grid: Sequence[TileDim]) -> int:
 
 
 def print_stage(
-    out: Builder,
+    out: StatementBuilder,
     names: Naming,
     stage: Stage,
     grid: tuple[tuple[Term, Term], ...],
@@ -92,7 +100,7 @@ class KernelText:
     of the first access to a buffer, if not the buffer's start.
     """
 
-    function: Function
+    function: FunctionDefinition
     buffers: tuple[Buffer, ...]
     regs: tuple[Reg, ...]
     bases: Mapping[Buffer, Index]
@@ -106,7 +114,7 @@ def print_kernels(kernels: Iterable[Kernel]) -> dict[str, KernelText]:
     their own part of one cache, share a function, which gets pointers to these positions.
     """
     plain, moved = dict[str, KernelText](), dict[str, KernelText]()
-    merged = dict[Function, set[Function]]()
+    merged = dict[FunctionDefinition, set[FunctionDefinition]]()
     for kernel in kernels:
         text = plain[kernel.name] = moved[kernel.name] = print_kernel(kernel)
         if text.first:
@@ -121,7 +129,7 @@ def print_kernels(kernels: Iterable[Kernel]) -> dict[str, KernelText]:
 def print_kernel(kernel: Kernel, bases: Mapping[Buffer, Index] = NO_BASES) -> KernelText:
     """Return the function of one kernel. `bases`: as in KernelText."""
     parameters = Parameters(bases)
-    out = Builder()
+    out = StatementBuilder()
     grid = _grid(kernel, parameters, out)
     strip = kernel_strip(kernel)
     if strip is None:
@@ -134,13 +142,13 @@ def print_kernel(kernel: Kernel, bases: Mapping[Buffer, Index] = NO_BASES) -> Ke
         *(joined(f"{VALUE_TYPES[r.dtype]} ", name) for r, name in parameters.regs.items()),
         joined("int64_t ", TASK),
     )
-    function = Function(arguments, tuple(out.statements))
+    function = FunctionDefinition(arguments, tuple(out.statements))
     buffers, regs = tuple(parameters.buffers), tuple(parameters.regs)
     return KernelText(function, buffers, regs, bases, parameters.first_places())
 
 
 def _print_stages(
-    kernel: Kernel, names: Naming, grid: tuple[tuple[Term, Term], ...], out: Builder
+    kernel: Kernel, names: Naming, grid: tuple[tuple[Term, Term], ...], out: StatementBuilder
 ) -> None:
     """Print the stages, one after the other.
 
@@ -155,11 +163,11 @@ def _print_stages(
         if count == 1:
             print_stage(out, names, kernel.stages[0], grid, back)
         else:
-            with out.within(For(turn, literal(0), literal(count))):
+            with out.within(CountedLoop(turn, literal(0), literal(count))):
                 order = filled("{} ? {} - {} : {}", back, count - 1, turn, turn)
                 out.assign(part, order, "const int64_t")
                 for number, stage in enumerate(kernel.stages[:count]):
-                    with out.within(If(filled("{} == {}", part, number), ())):
+                    with out.within(Branch(filled("{} == {}", part, number), ())):
                         print_stage(out, names, stage, grid, back)
     for stage in kernel.stages[count:]:
         print_stage(out, names, stage, grid)
@@ -192,12 +200,12 @@ def _print_strips(
     kernel: Kernel,
     names: Naming,
     grid: tuple[tuple[Term, Term], ...],
-    out: Builder,
+    out: StatementBuilder,
 ) -> None:
     """Print the stages for a few values of a grid dim at a time."""
     first, last = grid[strip.grid]
     begin, end = variable("strip"), variable("strip_end")
-    with out.within(For(begin, first, last, literal(strip.size))):
+    with out.within(CountedLoop(begin, first, last, literal(strip.size))):
         following = begin + strip.size
         stop = filled("{} < {} ? {} : {}", following, last, following, last)
         out.assign(end, stop, "const int64_t")
@@ -206,7 +214,7 @@ def _print_strips(
             print_stage(out, names, stage, part)
 
 
-def _grid(kernel: Kernel, names: Naming, out: Builder) -> tuple[tuple[Term, Term], ...]:
+def _grid(kernel: Kernel, names: Naming, out: StatementBuilder) -> tuple[tuple[Term, Term], ...]:
     """Return the bounds of the task in each grid dim: g<n> up to e<n>."""
     bounds: list[tuple[Term, Term]] = []
     rest = TASK
@@ -236,7 +244,9 @@ def _grid(kernel: Kernel, names: Naming, out: Builder) -> tuple[tuple[Term, Term
     return tuple(reversed(bounds))
 
 
-def _part(number: int, dim: TileDim, place: Term, names: Naming, out: Builder) -> tuple[Term, Term]:
+def _part(
+    number: int, dim: TileDim, place: Term, names: Naming, out: StatementBuilder
+) -> tuple[Term, Term]:
     """Return the bounds of one of the parts that a dim is cut into; it may be empty."""
     assert dim.parts is not None
     size, tiles, ends = variable(f"n{number}"), variable(f"t{number}"), list[Term]()
@@ -254,7 +264,7 @@ def _part(number: int, dim: TileDim, place: Term, names: Naming, out: Builder) -
 def _extent(dim: TileDim, names: Naming) -> Term:
     if isinstance(dim.extent, int):
         return call("int64_t", dim.extent)
-    return ScalarPrinter(names, Builder()).index(Index.of(dim.extent))
+    return ScalarPrinter(names, StatementBuilder()).index(Index.of(dim.extent))
 
 
 def _tiles(dim: TileDim, extent: Term) -> Term:

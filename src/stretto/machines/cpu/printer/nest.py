@@ -11,8 +11,8 @@ from operator import mul
 from stretto.device.expr import (
     Access,
     Apply,
+    ComputedPosition,
     Const,
-    Dynamic,
     Expr,
     Extent,
     Index,
@@ -24,29 +24,29 @@ from stretto.device.expr import (
 )
 from stretto.device.operator import Operator, Span, Stage
 from stretto.ir.sizes import Atom, Product, Size, Var
-from stretto.machines.cpu.printer.expr import (
+from stretto.machines.cpu.printer.cpp_terms import (
     VALUE_TYPES,
     ScalarPrinter,
     iteration,
     stored_term,
     wrapped,
 )
-from stretto.machines.expressions import HALVES
-from stretto.machines.statements import Builder, Do, For, Naming, Store, element_of
+from stretto.machines.expression_printer import HALVES
+from stretto.machines.statements import CountedLoop, Do, Naming, StatementBuilder, Store, element_of
 from stretto.machines.terms import Operand, Term, call, literal, total, variable
 
 ZERO = literal(0)
 
 
 @dataclass(slots=True)
-class NestPrinter:
+class CppNestPrinter:
     """Printer of the statements of one stage.
 
     grid: the bounds (first, last) of the grid dims. back: a variable that is true if this run of
     the task reads its constants from the last to the first; None if there is no choice.
     """
 
-    out: Builder
+    out: StatementBuilder
     names: Naming
     stage: Stage
     grid: tuple[tuple[Term, Term], ...]
@@ -89,7 +89,7 @@ class NestPrinter:
     def loop(
         self, variable: Term, first: Term, last: Term, pragma: str = "", step: int = 1
     ) -> Generator[None]:
-        with self.out.within(For(variable, first, last, literal(step), pragma=pragma)):
+        with self.out.within(CountedLoop(variable, first, last, literal(step), pragma=pragma)):
             yield
 
     def nest(self, dims: list[int], body: Callable[[], None]) -> None:
@@ -190,7 +190,7 @@ def computed_positions(expr: Expr) -> Iterator[Expr]:
                 yield from computed_positions(arg)
         case Load(access):
             for index in access.index:
-                yield from (a.value for a, _ in index.terms if isinstance(a, Dynamic))
+                yield from (a.value for a, _ in index.terms if isinstance(a, ComputedPosition))
         case Position() | Const():
             pass
 
@@ -210,7 +210,7 @@ def applies(operator: Operator) -> list[Apply]:
 
     def visit_index(index: Index) -> None:
         for atom in index.atoms():
-            if isinstance(atom, Dynamic):
+            if isinstance(atom, ComputedPosition):
                 visit(atom.value)
 
     visit(operator.value)

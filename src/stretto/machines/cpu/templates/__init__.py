@@ -11,9 +11,9 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from stretto.device.operator import Template
-from stretto.machines.cpu.template import Candidate, Family, Request
+from stretto.machines.cpu.template import CpuTemplateFamily, TemplateCandidate, TemplateRequest
 
-_FOUND: list[Family] = [
+_FOUND: list[CpuTemplateFamily] = [
     import_module(item.name).FAMILY for item in iter_modules(__path__, f"{__name__}.")
 ]
 FAMILIES = sorted(_FOUND, key=lambda family: family.rank)
@@ -22,7 +22,7 @@ TEMPLATES: dict[str, type[Template]] = {
 }
 
 
-def candidate(request: Request) -> Candidate:
+def candidate(request: TemplateRequest) -> TemplateCandidate:
     """Return the template of the first family that applies; plain loops always do."""
     found = (family.candidate(request) for family in FAMILIES)
     one = next(one for one in found if one is not None)

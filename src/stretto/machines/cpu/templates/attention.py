@@ -17,10 +17,17 @@ from stretto.device.operator import Combine, Operator, Stage
 from stretto.ir.sizes import Product
 from stretto.ir.types import DType
 from stretto.kernels.contraction import FLOATS
-from stretto.machines.cpu.printer.expr import VALUE_TYPES, ScalarPrinter, element, iteration
-from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
-from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared, required
-from stretto.machines.statements import Do, If, Raw, Store
+from stretto.machines.cpu.printer.cpp_terms import VALUE_TYPES, ScalarPrinter, element, iteration
+from stretto.machines.cpu.printer.nest import ZERO, CppNestPrinter
+from stretto.machines.cpu.template import (
+    CpuTemplate,
+    CpuTemplateFamily,
+    Shared,
+    TemplateCandidate,
+    TemplateRequest,
+    required,
+)
+from stretto.machines.statements import Branch, Do, Raw, Store
 from stretto.machines.terms import Term, call, filled, literal, variable
 from stretto.operators.attention import Attention
 
@@ -81,14 +88,14 @@ class Fused(CpuTemplate):
             for unit in depths
         )
 
-    def write(self, nest: NestPrinter) -> None:
+    def write(self, nest: CppNestPrinter) -> None:
         found, dims = self.streams, range(len(nest.operator.dims))
         outer = [n for n in dims if n not in (found.row, found.column)]
         _Writer(self, nest, nest.operator, {n: iteration(n) for n in outer}).declare()
         nest.nest(outer, lambda: _Writer(self, nest, nest.operator, _fixed(nest, outer)).chunks())
 
 
-def _fixed(nest: NestPrinter, outer: list[int]) -> dict[int, Term]:
+def _fixed(nest: CppNestPrinter, outer: list[int]) -> dict[int, Term]:
     return {n: iteration(n) for n in outer if nest.operator.dims[n] != 1}
 
 
@@ -102,7 +109,7 @@ class _Writer:
     """Printer of a stage, for one place in the batch."""
 
     template: Fused
-    nest: NestPrinter
+    nest: CppNestPrinter
     operator: Operator
     fixed: dict[int, Term]
 
@@ -139,7 +146,7 @@ class _Writer:
                 if not self.template.streams.is_causal:
                     self._block()
                     return
-                with nest.out.within(If(filled("{} < {}", KEY, BLOCK + HEIGHT), ())):
+                with nest.out.within(Branch(filled("{} < {}", KEY, BLOCK + HEIGHT), ())):
                     self._block()
 
     def _block(self) -> None:
@@ -268,7 +275,7 @@ def _before(bias: Expr, row: int, key: int) -> Expr | None:
     return inner if hides and condition == Apply("le", order, DType.BOOL) else None
 
 
-def _candidate(request: Request) -> Candidate | None:
+def _candidate(request: TemplateRequest) -> TemplateCandidate | None:
     operator, costs = request.operator, request.costs
     found = streams_of(operator)
     if found is None or not _takes_whole_columns(request, found):
@@ -284,10 +291,10 @@ def _candidate(request: Request) -> Candidate | None:
     multiples = [1] * len(operator.dims)
     multiples[found.row] = min(TILE_ROWS, rows)
     multiples[found.column] = 0
-    return Candidate(template, tuple(multiples), seconds, last=found.row, repeated=TURN)
+    return TemplateCandidate(template, tuple(multiples), seconds, last=found.row, repeated=TURN)
 
 
-def _takes_whole_columns(request: Request, found: Streams) -> bool:
+def _takes_whole_columns(request: TemplateRequest, found: Streams) -> bool:
     """True if every box has all columns: computing a part of them takes nearly as long as all."""
     columns = request.operator.dims[found.column]
     return all(
@@ -296,4 +303,4 @@ def _takes_whole_columns(request: Request, found: Streams) -> bool:
     )
 
 
-FAMILY = Family((Fused,), _candidate, rank=0)
+FAMILY = CpuTemplateFamily((Fused,), _candidate, rank=0)

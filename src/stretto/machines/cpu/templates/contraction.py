@@ -18,14 +18,14 @@ from stretto.kernels.contraction import Contraction, contraction_of, stride
 from stretto.kernels.groups import Member
 from stretto.kernels.panels import PanelRead, PanelTemplate, constant_layout, static
 from stretto.machines.cpu.costs import CpuCosts
-from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
-from stretto.machines.cpu.printer.nest import NestPrinter
+from stretto.machines.cpu.printer.cpp_terms import VALUE_TYPES, iteration
+from stretto.machines.cpu.printer.nest import CppNestPrinter
 from stretto.machines.cpu.template import (
-    Candidate,
     CpuTemplate,
-    Family,
-    Request,
+    CpuTemplateFamily,
     Shared,
+    TemplateCandidate,
+    TemplateRequest,
     required,
 )
 from stretto.machines.terms import Operand, Term, call, filled, variable
@@ -47,7 +47,7 @@ result, in any case."""
 
 
 @dataclass(frozen=True, slots=True)
-class Packed(PanelTemplate, CpuTemplate):
+class PackedContraction(PanelTemplate, CpuTemplate):
     """The right operand is a constant, packed as panels of `columns` columns."""
 
     name: ClassVar[str] = "packed"
@@ -95,7 +95,7 @@ class Packed(PanelTemplate, CpuTemplate):
             return 0
         return found.depth * columns * operator.out.buffer.dtype.itemsize
 
-    def write(self, nest: NestPrinter) -> None:
+    def write(self, nest: CppNestPrinter) -> None:
         found, packed = self.contraction, self.panels
         name = "packed_many" if nest.back is None else "packed_turn"
         function = _function(name, nest, self.rows, self.columns)
@@ -104,7 +104,7 @@ class Packed(PanelTemplate, CpuTemplate):
             function = f"packed_shared<{', '.join(self._arguments(nest.operator))}>"
         start = Access(packed, (packed.elements,), (self.read(nest.operator).panel,))
 
-        def emit(block: Block) -> None:
+        def emit(block: TaskProduct) -> None:
             panels = nest.pointer(start, block.fixed)
             left = block.left, block.left_row, nest.number(found.left_depth)
             ends = *block.result, nest.number(found.depth), block.columns
@@ -114,7 +114,7 @@ class Packed(PanelTemplate, CpuTemplate):
 
 
 @dataclass(frozen=True, slots=True)
-class Unpacked(CpuTemplate):
+class UnpackedContraction(CpuTemplate):
     """The right operand is read from its place in memory."""
 
     header: ClassVar[str] = "contract.h"
@@ -129,18 +129,18 @@ class Unpacked(CpuTemplate):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows(Unpacked):
+class RowsContraction(UnpackedContraction):
     """The right operand has contiguous rows."""
 
     name: ClassVar[str] = "rows"
 
-    def write(self, nest: NestPrinter) -> None:
+    def write(self, nest: CppNestPrinter) -> None:
         found = self.contraction
         _, right = found.operands(nest.operator)
         assert found.right_depth is not None
         depth = nest.number(found.right_depth)
 
-        def emit(block: Block) -> None:
+        def emit(block: TaskProduct) -> None:
             left = block.left, block.left_row, nest.number(found.left_depth)
             ends = *block.result, block.columns, nest.number(found.depth)
             matrix = nest.pointer(right, block.fixed), depth
@@ -150,16 +150,16 @@ class Rows(Unpacked):
 
 
 @dataclass(frozen=True, slots=True)
-class Dots(Unpacked):
+class Dots(UnpackedContraction):
     """Both operands are contiguous along the depth."""
 
     name: ClassVar[str] = "dots"
 
-    def write(self, nest: NestPrinter) -> None:
+    def write(self, nest: CppNestPrinter) -> None:
         found = self.contraction
         _, right = found.operands(nest.operator)
 
-        def emit(block: Block) -> None:
+        def emit(block: TaskProduct) -> None:
             ends = *block.result, block.columns, nest.number(found.depth)
             step = nest.number(stride(right, found.column))
             matrix = nest.pointer(right, block.fixed), step
@@ -176,7 +176,7 @@ def contraction_of_kind(operator: Operator, *, narrow: bool) -> Contraction | No
     return found if found is not None and found.is_narrow == narrow else None
 
 
-def _candidate(request: Request) -> Candidate | None:
+def _candidate(request: TemplateRequest) -> TemplateCandidate | None:
     operator, costs = request.operator, request.costs
     found = contraction_of_kind(operator, narrow=False)
     if found is None:
@@ -184,18 +184,20 @@ def _candidate(request: Request) -> Candidate | None:
     rows = costs.points(operator.dims[n] for n in found.rows)
     several = rows > 1
     heights = HEIGHTS[costs.registers]
-    wanted = Panels(heights, lambda panels, height, lanes: Packed(panels, height, lanes, found))
+    wanted = Panels(
+        heights, lambda panels, height, lanes: PackedContraction(panels, height, lanes, found)
+    )
     packed = packed_candidate(request, found, wanted, request.product_seconds)
     if packed is not None or found.right_depth is None:
         return packed
     _, right = found.operands(operator)
     seconds = request.product_seconds
     if stride(right, found.column) == 1:
-        template = Rows(6 if several else 1, max(heights), found)
-        return Candidate(template, multiples(operator, found, costs.vector), seconds)
+        template = RowsContraction(6 if several else 1, max(heights), found)
+        return TemplateCandidate(template, multiples(operator, found, costs.vector), seconds)
     if found.right_depth == 1 and found.left_depth == 1:
         template = Dots(2 if several else 1, 8, found)
-        return Candidate(
+        return TemplateCandidate(
             template, multiples(operator, found, 8), seconds * request.costs.dots_factor
         )
     return None
@@ -230,8 +232,8 @@ class Panels:
 
 
 def packed_candidate(
-    request: Request, found: Contraction, wanted: Panels, seconds: float
-) -> Candidate | None:
+    request: TemplateRequest, found: Contraction, wanted: Panels, seconds: float
+) -> TemplateCandidate | None:
     """Return a template that reads the right operand as panels; None if that is no constant that
     can be packed. `seconds`: time of the multiplications."""
     operator, costs = request.operator, request.costs
@@ -259,7 +261,9 @@ def packed_candidate(
     reading = costs.reading_seconds(size)
     left = rows * costs.points(operator.reduce) * found.dtype.itemsize
     last, again = (found.column, LEFT_AGAIN) if left > costs.cache_bytes else (None, 0)
-    return Candidate(template, tiles, seconds, first, last, again, rows=found.rows, reading=reading)
+    return TemplateCandidate(
+        template, tiles, seconds, first, last, again, rows=found.rows, reading=reading
+    )
 
 
 def packed_bytes(operator: Operator, found: Contraction, costs: CpuCosts) -> float:
@@ -279,14 +283,14 @@ def _panel_lanes(member: Member, found: Contraction, heights: Iterable[int]) -> 
     return None
 
 
-FAMILY = Family((Packed, Rows, Dots), _candidate)
+FAMILY = CpuTemplateFamily((PackedContraction, RowsContraction, Dots), _candidate)
 
 
 # ---- Printing --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TaskProduct:
     """The product that a task computes for one place in the batch.
 
     left: the start of the left operand; left_row: its stride along the rows. result: the start and
@@ -301,7 +305,7 @@ class Block:
     fixed: dict[int, Term]
 
 
-def blocks(nest: NestPrinter, found: Contraction, emit: Callable[[Block], None]) -> None:
+def blocks(nest: CppNestPrinter, found: Contraction, emit: Callable[[TaskProduct], None]) -> None:
     """Open loops over the batch and all rows except the inner ones, and call `emit` for each
     block."""
     operator, box = nest.operator, nest.stage.box
@@ -319,7 +323,7 @@ def blocks(nest: NestPrinter, found: Contraction, emit: Callable[[Block], None])
     def block(fixed: dict[int, Term], rows: Operand, first: Term, last: Term) -> None:
         start, columns = nest.pointer(left_access, fixed), call("int", last - first)
         result = nest.pointer(operator.out, fixed), strides[1], rows
-        emit(Block(start, strides[0], result, columns, fixed))
+        emit(TaskProduct(start, strides[0], result, columns, fixed))
 
     def body() -> None:
         first, last = nest.bounds(box[found.column])
@@ -345,7 +349,7 @@ def blocks(nest: NestPrinter, found: Contraction, emit: Callable[[Block], None])
     nest.nest([n for n in outer if n != around], body)
 
 
-def _around(nest: NestPrinter, found: Contraction) -> int | None:
+def _around(nest: CppNestPrinter, found: Contraction) -> int | None:
     """Return the dim of the rows around the inner ones, if a task has all of the inner ones and
     both are one dim in memory; else None."""
     if not flat_rows(nest.operator, found):
@@ -368,7 +372,7 @@ def flat_rows(operator: Operator, found: Contraction) -> bool:
     return all(stride(a, around) == stride(a, inner) * extent for a in (left, operator.out))
 
 
-def _function(name: str, nest: NestPrinter, rows: int, columns: int) -> str:
+def _function(name: str, nest: CppNestPrinter, rows: int, columns: int) -> str:
     return f"contract_{name}<{_kind(nest.operator)}, {rows}, {columns}>"
 
 

@@ -21,9 +21,16 @@ from stretto.kernels.contraction import (
 )
 from stretto.kernels.groups import Member
 from stretto.kernels.panels import PanelRead, PanelTemplate, channel_read, constant_layout, static
-from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
-from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
-from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared, required
+from stretto.machines.cpu.printer.cpp_terms import VALUE_TYPES, iteration
+from stretto.machines.cpu.printer.nest import ZERO, CppNestPrinter
+from stretto.machines.cpu.template import (
+    CpuTemplate,
+    CpuTemplateFamily,
+    Shared,
+    TemplateCandidate,
+    TemplateRequest,
+    required,
+)
 from stretto.machines.statements import Assign, Raw
 from stretto.machines.terms import (
     Operand,
@@ -60,11 +67,11 @@ class Conv(PanelTemplate, CpuTemplate):
         macro = "STRETTO_SHARED_" + ("IMAGE" if self.convolution.is_pointwise else "PANEL")
         return (Shared(self.header, macro, (kind, str(self.rows), str(self.columns))),)
 
-    def write(self, nest: NestPrinter) -> None:
+    def write(self, nest: CppNestPrinter) -> None:
         with _each_image(nest, self.convolution) as image:
             self._products(nest, image)
 
-    def _products(self, nest: NestPrinter, image: Image) -> None:
+    def _products(self, nest: CppNestPrinter, image: Image) -> None:
         kind, channels = image.kind, image.channels
         weights = nest.names.buffer(self.panels)
         member = self.read(nest.operator).member
@@ -112,11 +119,11 @@ class Depthwise(CpuTemplate):
     def facts(cls, operator: Operator) -> dict[str, object]:
         return {"convolution": required(convolution_of(operator), "convolution")}
 
-    def write(self, nest: NestPrinter) -> None:
+    def write(self, nest: CppNestPrinter) -> None:
         with _each_image(nest, self.convolution) as image:
             self._channels(nest, image)
 
-    def _channels(self, nest: NestPrinter, image: Image) -> None:
+    def _channels(self, nest: CppNestPrinter, image: Image) -> None:
         top, bottom = image.rows
         with nest.loop(CHANNEL, *image.channels):
             weights = nest.pointer(loads_of(nest.operator)[0], {})
@@ -131,7 +138,7 @@ class Depthwise(CpuTemplate):
             )
 
 
-def _candidate(request: Request) -> Candidate | None:
+def _candidate(request: TemplateRequest) -> TemplateCandidate | None:
     operator, member = request.operator, request.member
     conv = convolution_of(operator)
     if conv is None or conv.in_channels * prod(conv.kernel) == 0:
@@ -148,7 +155,7 @@ def _candidate(request: Request) -> Candidate | None:
         if not _taps_are_dense(operator, conv):
             return None
         multiples = (1, 1, *_spatial_multiples(len(operator.dims), height, width, 1))
-        return Candidate(Depthwise(conv), multiples, seconds)
+        return TemplateCandidate(Depthwise(conv), multiples, seconds)
     pixels = _pixel_lanes(height * width, conv.per_group, request.units)
     channels = _slab_height(member, 6 if pixels == 64 else 12)
     apart = static(stride(weight, 1))
@@ -158,7 +165,9 @@ def _candidate(request: Request) -> Candidate | None:
     step = conv.per_group if conv.groups > 1 else channels
     multiples = (1, step, *_spatial_multiples(len(operator.dims), height, width, pixels))
     template = Conv(panels, channels, pixels, conv)
-    return Candidate(template, multiples, seconds, last=1, repeated=request.costs.patch_channels)
+    return TemplateCandidate(
+        template, multiples, seconds, last=1, repeated=request.costs.patch_channels
+    )
 
 
 def _taps_are_dense(operator: Operator, conv: Convolution) -> bool:
@@ -199,7 +208,7 @@ def _spatial_multiples(rank: int, out_h: int, out_w: int, lanes: int) -> tuple[i
     return (0, 0)
 
 
-FAMILY = Family((Conv, Depthwise), _candidate, rank=0)
+FAMILY = CpuTemplateFamily((Conv, Depthwise), _candidate, rank=0)
 
 
 # ---- Printing --------------------------------------------------------------------------------
@@ -238,7 +247,7 @@ def element_of(variable: Term, name: str) -> Term:
 
 
 @contextmanager
-def _each_image(nest: NestPrinter, found: Convolution) -> Generator[Image]:
+def _each_image(nest: CppNestPrinter, found: Convolution) -> Generator[Image]:
     """Open a loop over the images of a batch."""
     operator, box = nest.operator, nest.stage.box
     pairs = (found.kernel, found.step, found.padding, found.dilation)
@@ -259,7 +268,7 @@ def _each_image(nest: NestPrinter, found: Convolution) -> Generator[Image]:
         yield Image(start, kind, nest.bounds(box[1]), rows, is_sized)
 
 
-def _out_pointer(nest: NestPrinter, image: Image, channel: Term, pixel: Term) -> Term:
+def _out_pointer(nest: CppNestPrinter, image: Image, channel: Term, pixel: Term) -> Term:
     """Return a pointer to a pixel of a channel of the result."""
     out = nest.operator.out
     first = tuple(_at_zero(index) for index in out.index)

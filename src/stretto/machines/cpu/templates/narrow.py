@@ -14,12 +14,19 @@ from stretto.device.operator import Operator, Stage
 from stretto.ir.types import DType
 from stretto.kernels.contraction import Contraction, stride
 from stretto.kernels.panels import PanelRead, PanelTemplate
-from stretto.machines.cpu.printer.expr import MEMORY_TYPES
-from stretto.machines.cpu.printer.nest import NestPrinter
-from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared, required
+from stretto.machines.cpu.printer.cpp_terms import MEMORY_TYPES
+from stretto.machines.cpu.printer.nest import CppNestPrinter
+from stretto.machines.cpu.template import (
+    CpuTemplate,
+    CpuTemplateFamily,
+    Shared,
+    TemplateCandidate,
+    TemplateRequest,
+    required,
+)
 from stretto.machines.cpu.templates.contraction import (
-    Block,
     Panels,
+    TaskProduct,
     blocks,
     contraction_of_kind,
     multiples,
@@ -65,11 +72,11 @@ class NarrowPacked(PanelTemplate, CpuTemplate):
         height = HEIGHTS[self.columns]
         return MEMORY_TYPES[self.contraction.dtype], str(height), str(self.columns)
 
-    def write(self, nest: NestPrinter) -> None:
+    def write(self, nest: CppNestPrinter) -> None:
         found, packed = self.contraction, self.panels
         start = Access(packed, (packed.elements,), (self.read(nest.operator).panel,))
 
-        def emit(block: Block) -> None:
+        def emit(block: TaskProduct) -> None:
             left = block.left, block.left_row, nest.number(found.left_depth)
             panels = nest.pointer(start, block.fixed)
             ends = *block.result, nest.number(found.depth), block.columns
@@ -98,13 +105,13 @@ class NarrowUnpacked(CpuTemplate):
     def _arguments(self) -> tuple[str, ...]:
         return MEMORY_TYPES[self.contraction.dtype], str(self.rows), str(self.columns)
 
-    def _write(self, nest: NestPrinter, left: tuple[Operand, ...], apart: Operand) -> None:
+    def _write(self, nest: CppNestPrinter, left: tuple[Operand, ...], apart: Operand) -> None:
         """Write the call. `left`: further strides of the left operand; `apart`: distance between
         rows of the right one."""
         found, function = self.contraction, f"{self.name}<{', '.join(self._arguments())}>"
         _, right = found.operands(nest.operator)
 
-        def emit(block: Block) -> None:
+        def emit(block: TaskProduct) -> None:
             matrix = nest.pointer(right, block.fixed), apart
             ends = *block.result, nest.number(found.depth), block.columns
             nest.call(function, block.left, block.left_row, *left, *matrix, *ends)
@@ -118,7 +125,7 @@ class NarrowRows(NarrowUnpacked):
 
     name: ClassVar[str] = "narrow_rows"
 
-    def write(self, nest: NestPrinter) -> None:
+    def write(self, nest: CppNestPrinter) -> None:
         found = self.contraction
         assert found.right_depth is not None
         self._write(nest, (nest.number(found.left_depth),), nest.number(found.right_depth))
@@ -130,12 +137,12 @@ class NarrowDots(NarrowUnpacked):
 
     name: ClassVar[str] = "narrow_dots"
 
-    def write(self, nest: NestPrinter) -> None:
+    def write(self, nest: CppNestPrinter) -> None:
         _, right = self.contraction.operands(nest.operator)
         self._write(nest, (), nest.number(stride(right, self.contraction.column)))
 
 
-def _candidate(request: Request) -> Candidate | None:
+def _candidate(request: TemplateRequest) -> TemplateCandidate | None:
     operator, costs, seconds = request.operator, request.costs, request.product_seconds
     found = contraction_of_kind(operator, narrow=True)
     if found is None:
@@ -153,11 +160,11 @@ def _candidate(request: Request) -> Candidate | None:
         return packed
     if stride(right, found.column) == 1:
         tiles = multiples(operator, found, costs.vector)
-        return Candidate(NarrowRows(6, 64, found), tiles, seconds * WIDENED)
+        return TemplateCandidate(NarrowRows(6, 64, found), tiles, seconds * WIDENED)
     if found.right_depth == 1 and found.left_depth == 1:
         tiles = multiples(operator, found, 8)
-        return Candidate(NarrowDots(2, 8, found), tiles, joined * costs.dots_factor)
+        return TemplateCandidate(NarrowDots(2, 8, found), tiles, joined * costs.dots_factor)
     return None
 
 
-FAMILY = Family((NarrowPacked, NarrowRows, NarrowDots), _candidate)
+FAMILY = CpuTemplateFamily((NarrowPacked, NarrowRows, NarrowDots), _candidate)

@@ -18,15 +18,15 @@ from stretto.kernels.contraction import (
     stride,
 )
 from stretto.kernels.panels import PanelRead, PanelTemplate, channel_read, constant_layout, static
-from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
-from stretto.machines.cpu.printer.nest import NestPrinter
+from stretto.machines.cpu.printer.cpp_terms import VALUE_TYPES, iteration
+from stretto.machines.cpu.printer.nest import CppNestPrinter
 from stretto.machines.cpu.template import (
-    Candidate,
     CpuTemplate,
-    Family,
-    Request,
+    CpuTemplateFamily,
     Shared,
     Strip,
+    TemplateCandidate,
+    TemplateRequest,
     required,
 )
 from stretto.machines.statements import Do, Raw
@@ -101,7 +101,7 @@ class _OnPixels(PanelTemplate, CpuTemplate):
         channel = Index.of(Var(len(operator.dims) - 1))
         return PanelRead(operator, self.panels, loads_of(operator)[0], (), channel)
 
-    def weights(self, nest: NestPrinter) -> Term:
+    def weights(self, nest: CppNestPrinter) -> Term:
         """Return a pointer to the first of the packed weights."""
         weights, member = nest.names.buffer(self.panels), self.read(nest.operator).member
         return weights if member == Index() else weights + nest.index(member)
@@ -114,8 +114,8 @@ class Pixels(_OnPixels):
     name: ClassVar[str] = "pixels"
     macro: ClassVar[str] = "STRETTO_SHARED_PIXELS"
 
-    def write(self, nest: NestPrinter) -> None:
-        conv, place = self.convolution, Place.of(nest, self.convolution, self.panel)
+    def write(self, nest: CppNestPrinter) -> None:
+        conv, place = self.convolution, ImageTile.of(nest, self.convolution, self.panel)
         weights = self.weights(nest)
         depth = conv.in_channels * conv.kernel[0] * conv.kernel[1]
         first, last = place.channels
@@ -140,8 +140,8 @@ class DepthwisePixels(_OnPixels):
     name: ClassVar[str] = "depthwise_pixels"
     macro: ClassVar[str] = "STRETTO_SHARED_DEPTHWISE"
 
-    def write(self, nest: NestPrinter) -> None:
-        place = Place.of(nest, self.convolution, self.panel)
+    def write(self, nest: CppNestPrinter) -> None:
+        place = ImageTile.of(nest, self.convolution, self.panel)
         weights = self.weights(nest)
         first, last = place.channels
         with nest.loop(iteration(0), *nest.bounds(nest.stage.box[0])):
@@ -159,14 +159,14 @@ class GroupPixels(_OnPixels):
     def constants(self) -> tuple[str, ...]:
         return (str(self.convolution.in_channels),)
 
-    def write(self, nest: NestPrinter) -> None:
-        place = Place.of(nest, self.convolution, self.panel)
+    def write(self, nest: CppNestPrinter) -> None:
+        place = ImageTile.of(nest, self.convolution, self.panel)
         weights, (first, last) = self.weights(nest), place.channels
         with nest.loop(iteration(0), *nest.bounds(nest.stage.box[0])):
             place.call("group_pixels", place.image, weights, first, last, first, *self.constants)
 
 
-def _candidate(request: Request) -> Candidate | None:
+def _candidate(request: TemplateRequest) -> TemplateCandidate | None:
     operator, costs = request.operator, request.costs
     conv, channel = pixel_convolution_of(operator), len(operator.dims) - 1
     if conv is None:
@@ -195,7 +195,7 @@ def _candidate(request: Request) -> Candidate | None:
     seconds = max(request.product_seconds, packed / costs.bandwidth)
     if kind is DepthwisePixels:
         seconds *= DEPTHWISE_FACTOR
-    return Candidate(
+    return TemplateCandidate(
         kind(panels, conv),
         multiples,
         seconds,
@@ -247,24 +247,24 @@ def common_panel(channels: int) -> int:
     return next(n for n in range(min(channels, WIDEST), 0, -1) if channels % n == 0)
 
 
-FAMILY = Family((Pixels, DepthwisePixels, GroupPixels), _candidate, rank=-1)
+FAMILY = CpuTemplateFamily((Pixels, DepthwisePixels, GroupPixels), _candidate, rank=-1)
 
 
 # ---- Printing --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ImageTile:
     """The part of an image that a task computes. `image`: pointer to the image. `pixels`,
     `channels`: bounds (first, last) of its part of the result."""
 
-    nest: NestPrinter
+    nest: CppNestPrinter
     image: Term
     pixels: tuple[Term, Term]
     channels: tuple[Term, Term]
 
     @staticmethod
-    def of(nest: NestPrinter, conv: Convolution, panel: int) -> Place:
+    def of(nest: CppNestPrinter, conv: Convolution, panel: int) -> ImageTile:
         """Return the part of a task, and declare the geometry."""
         operator, box = nest.operator, nest.stage.box
         *spatial, width = operator.dims[1:-1]
@@ -276,7 +276,7 @@ class Place:
         first = image_start(operator)
         image = nest.names.buffer(first.buffer) + nest.index(first.offset)
         _declare(nest, conv, column, panel)
-        return Place(nest, image, pixels, nest.bounds(box[-1]))
+        return ImageTile(nest, image, pixels, nest.bounds(box[-1]))
 
     def call(
         self,
@@ -304,7 +304,7 @@ def _without_variables(index: Index) -> Index:
     return Index(tuple((a, c) for a, c in index.terms if not isinstance(a, Var)), index.const)
 
 
-def _declare(nest: NestPrinter, conv: Convolution, column: int, panel: int) -> None:
+def _declare(nest: CppNestPrinter, conv: Convolution, column: int, panel: int) -> None:
     """Declare the geometry, as an object of the stage."""
     operator = nest.operator
     width = operator.dims[column]

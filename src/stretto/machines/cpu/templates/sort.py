@@ -6,11 +6,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stretto.device.operator import SORTS, Combine
-from stretto.machines.cpu.printer.expr import VALUE_TYPES, element, iteration
-from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
-from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request
-from stretto.machines.cpu.templates.loops import contiguous_multiples
-from stretto.machines.statements import Do, If, Raw, Return, Store
+from stretto.machines.cpu.printer.cpp_terms import VALUE_TYPES, element, iteration
+from stretto.machines.cpu.printer.nest import ZERO, CppNestPrinter
+from stretto.machines.cpu.template import (
+    CpuTemplate,
+    CpuTemplateFamily,
+    TemplateCandidate,
+    TemplateRequest,
+)
+from stretto.machines.cpu.templates.plain_loops import contiguous_multiples
+from stretto.machines.statements import Branch, Do, Raw, Return, Store
 from stretto.machines.terms import call, filled, literal, variable
 
 STACK = 4096
@@ -24,7 +29,7 @@ class Sort(CpuTemplate):
     name: ClassVar[str] = "sort"
     header: ClassVar[str] = "sort.h"
 
-    def write(self, nest: NestPrinter) -> None:
+    def write(self, nest: CppNestPrinter) -> None:
         length, keep = (nest.extent(extent) for extent in nest.operator.reduce)
         descending = nest.operator.combine is Combine.ARGSORT_DESCENDING
         key = f"stretto::sort_key<{str(descending).lower()}>"
@@ -37,7 +42,7 @@ class Sort(CpuTemplate):
                 filled(f"stretto::Sorter<Key> sorter({{}}, {{}}, small, {STACK});", length, keep),
                 sorter,
             ),
-            If(
+            Branch(
                 filled("{}.failed", sorter),
                 (Do(call("stretto::fail", "ctx", "stretto::NO_MEMORY", 0)), Return()),
             ),
@@ -56,12 +61,12 @@ class Sort(CpuTemplate):
         nest.nest(list(range(source)), row)
 
 
-def _candidate(request: Request) -> Candidate | None:
+def _candidate(request: TemplateRequest) -> TemplateCandidate | None:
     operator, costs = request.operator, request.costs
     if operator.combine not in SORTS:
         return None
     seconds = costs.work(operator) * costs.element_seconds
-    return Candidate(Sort(), contiguous_multiples(operator, costs.vector), seconds)
+    return TemplateCandidate(Sort(), contiguous_multiples(operator, costs.vector), seconds)
 
 
-FAMILY = Family((Sort,), _candidate)
+FAMILY = CpuTemplateFamily((Sort,), _candidate)

@@ -12,17 +12,22 @@ from stretto.device.expr import Access, Index
 from stretto.device.operator import Combine, Operator, Stage
 from stretto.device.user_kernels import UserKernel, index_multiples, kernel_of
 from stretto.extending.cpp_source import definition, namespace
-from stretto.extending.views import UserCall, UserView
-from stretto.machines.cpu.printer.expr import MEMORY_TYPES, ScalarPrinter
-from stretto.machines.cpu.printer.nest import NestPrinter
-from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request
-from stretto.machines.cpu.templates.loops import contiguous_multiples
-from stretto.machines.statements import If, Raw, Statement, element_of
+from stretto.extending.kernel_tensors import UserCall, UserView
+from stretto.machines.cpu.printer.cpp_terms import MEMORY_TYPES, ScalarPrinter
+from stretto.machines.cpu.printer.nest import CppNestPrinter
+from stretto.machines.cpu.template import (
+    CpuTemplate,
+    CpuTemplateFamily,
+    TemplateCandidate,
+    TemplateRequest,
+)
+from stretto.machines.cpu.templates.plain_loops import contiguous_multiples
+from stretto.machines.statements import Branch, Raw, Statement, element_of
 from stretto.machines.terms import Term, call, infix, joined, literal, separated, total, variable
 
 
 @dataclass(frozen=True, slots=True)
-class User(CpuTemplate):
+class CpuUserKernel(CpuTemplate):
     """A call of the user's function for each place along the leading dims."""
 
     name: ClassVar[str] = "user"
@@ -36,7 +41,7 @@ class User(CpuTemplate):
     def definitions(self, stage: Stage) -> tuple[str, ...]:
         return (definition(self.kernel),)
 
-    def write(self, nest: NestPrinter) -> None:
+    def write(self, nest: CppNestPrinter) -> None:
         found = UserCall.of(nest.operator)
         nest.nest(list(range(found.leads)), _Call(found, nest).write)
 
@@ -46,7 +51,7 @@ class _Call:
     """Printer of the call for one place along the leading dims."""
 
     call: UserCall
-    nest: NestPrinter
+    nest: CppNestPrinter
 
     def write(self) -> None:
         found, nest = self.call, self.nest
@@ -60,7 +65,7 @@ class _Call:
         run = call(function, *spans, *views, *numbers, result)
         done: Statement = Raw(joined("[&]() __attribute__((flatten)) { ", run, "; }();"))
         for first, last in ranges:
-            done = If(infix(first, "<", last), (done,))
+            done = Branch(infix(first, "<", last), (done,))
         nest.out.add(done)
 
     def _view(self, view: UserView, printer: ScalarPrinter, qualifier: str) -> Term:
@@ -80,7 +85,7 @@ class _Call:
 # ---- Selection -----------------------------------------------------------------------------------
 
 
-def _candidate(request: Request) -> Candidate | None:
+def _candidate(request: TemplateRequest) -> TemplateCandidate | None:
     operator, costs = request.operator, request.costs
     if operator.combine is not Combine.KERNEL:
         return None
@@ -88,7 +93,7 @@ def _candidate(request: Request) -> Candidate | None:
     found = enumerate(contiguous_multiples(operator, costs.vector))
     multiples = tuple(wanted.get(dim, multiple) for dim, multiple in found)
     seconds = costs.points(operator.dims) * costs.user_seconds(operator)
-    return Candidate(User(kernel_of(operator)), multiples, seconds)
+    return TemplateCandidate(CpuUserKernel(kernel_of(operator)), multiples, seconds)
 
 
-FAMILY = Family((User,), _candidate)
+FAMILY = CpuTemplateFamily((CpuUserKernel,), _candidate)

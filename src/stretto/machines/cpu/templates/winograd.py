@@ -24,10 +24,16 @@ from stretto.device.operator import Operator, Stage
 from stretto.kernels.channels_last import pixel_convolution_of
 from stretto.kernels.contraction import Convolution, loads_of
 from stretto.kernels.panels import PackedTemplate, static
-from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
-from stretto.machines.cpu.printer.nest import NestPrinter
-from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared
-from stretto.machines.cpu.templates.pixels import GROUP, VECTOR, Place
+from stretto.machines.cpu.printer.cpp_terms import VALUE_TYPES, iteration
+from stretto.machines.cpu.printer.nest import CppNestPrinter
+from stretto.machines.cpu.template import (
+    CpuTemplate,
+    CpuTemplateFamily,
+    Shared,
+    TemplateCandidate,
+    TemplateRequest,
+)
+from stretto.machines.cpu.templates.pixels import GROUP, VECTOR, ImageTile
 from stretto.machines.terms import Term, infix, joined, separated
 
 SIDES = {4: (7, 1.5), 2: (4, 1.0)}
@@ -76,9 +82,9 @@ class _Filtered(PackedTemplate, CpuTemplate):
         kind = VALUE_TYPES[stage.operator.out.buffer.dtype]
         return (Shared(self.header, self.macro, (kind, *self.constants)),)
 
-    def write(self, nest: NestPrinter) -> None:
+    def write(self, nest: CppNestPrinter) -> None:
         conv, panels = self.convolution, self.panels
-        place = Place.of(nest, conv, static(panels.shape[-1]))
+        place = ImageTile.of(nest, conv, static(panels.shape[-1]))
         first, last = place.channels
         kind = VALUE_TYPES[nest.operator.out.buffer.dtype]
         plain = nest.names.buffer(weights_of(nest.operator))
@@ -184,7 +190,7 @@ def _suits(conv: Convolution, line: int) -> bool:
     return FEWEST_TILES * taps * tile * (max(SIDES) + 2) <= LINE_BYTES
 
 
-def _candidate(request: Request) -> Candidate | None:
+def _candidate(request: TemplateRequest) -> TemplateCandidate | None:
     """Return the tiles or lines that take least time, if they take less than the products of all
     taps."""
     operator, costs = request.operator, request.costs
@@ -209,7 +215,7 @@ def _candidate(request: Request) -> Candidate | None:
     else:
         panels = request.packings.add_lines(weights, panel, side, line)
         rows = _rows(request, conv, side) if line == DOWN else 1
-    return Candidate(
+    return TemplateCandidate(
         Winograd(panels, conv) if line == TILES else WinogradLines(panels, conv, line),
         (1, rows, 0, step),
         max(computing, panels.nbytes / costs.bandwidth),
@@ -220,7 +226,9 @@ def _candidate(request: Request) -> Candidate | None:
     )
 
 
-def _seconds(request: Request, conv: Convolution, side: int, line: int) -> tuple[float, float]:
+def _seconds(
+    request: TemplateRequest, conv: Convolution, side: int, line: int
+) -> tuple[float, float]:
     """Return the seconds of computing with tiles or lines of this size, and of reading the weights
     from memory."""
     sizes = [request.costs.size(extent) for extent in request.operator.dims[1:3]]
@@ -251,7 +259,7 @@ def panel_of(conv: Convolution, units: int, panels: Sequence[int]) -> tuple[int,
     return width * VECTOR, ceil(share / width) * width * VECTOR
 
 
-def _rows(request: Request, conv: Convolution, side: int) -> int:
+def _rows(request: TemplateRequest, conv: Convolution, side: int) -> int:
     """Return what the rows of a task are multiples of, if lines run down: whole tiles for long
     lines; whole lines (0) for short ones, if the channels can be cut; else 1, so that units
     have equal numbers of rows."""
@@ -262,4 +270,4 @@ def _rows(request: Request, conv: Convolution, side: int) -> int:
     return 0 if can_cut and conv.out_channels >= step * request.units else 1
 
 
-FAMILY = Family((Winograd, WinogradLines), _candidate, rank=-2)
+FAMILY = CpuTemplateFamily((Winograd, WinogradLines), _candidate, rank=-2)

@@ -25,10 +25,10 @@ from stretto.machines.cuda.driver import (
     pointers_to,
     run_error,
 )
-from stretto.machines.cuda.graphs.builder import NODE_BYTES, After, GraphNode
-from stretto.machines.cuda.graphs.library import GraphCall
+from stretto.machines.cuda.graphs.graph_builder import NODE_BYTES, After, GraphNode
+from stretto.machines.cuda.graphs.rehearsal import GraphCall
 from stretto.machines.cuda.graphs.store import Pool
-from stretto.machines.cuda.graphs.words import ENTRY, PTX, Operation, encoded
+from stretto.machines.cuda.graphs.words import ENTRY, PTX, WordOperation, encoded
 from stretto.machines.cuda.launch import CudaInvocation, Invocation, LoadedKernel
 
 CONDITIONAL = 13
@@ -92,7 +92,7 @@ class Maker(Protocol):
 
 
 @dataclass(slots=True)
-class Contents:
+class GraphContents:
     """Contents of a graph and all its bodies. keep: objects that nodes point to; the first item
     owns the graph. joint: True if blocks of a launch wait for each other. nbytes: of parameters
     and tables. pools: of library calls."""
@@ -106,7 +106,7 @@ class Contents:
 class DriverGraph:
     """A CUgraph, or the body of a conditional node. Nodes are the driver's handles."""
 
-    def __init__(self, maker: Maker, graph: int, contents: Contents) -> None:
+    def __init__(self, maker: Maker, graph: int, contents: GraphContents) -> None:
         self.maker = maker
         self.driver = maker.driver
         self.graph = graph
@@ -117,7 +117,9 @@ class DriverGraph:
     def empty(maker: Maker) -> DriverGraph:
         """Return an empty graph. Raises RunError if the driver makes none."""
         graph = _handle(maker.driver, "cuGraphCreate", 0)
-        return DriverGraph(maker, graph, Contents([_Owned(maker.driver, "cuGraphDestroy", graph)]))
+        return DriverGraph(
+            maker, graph, GraphContents([_Owned(maker.driver, "cuGraphDestroy", graph)])
+        )
 
     def kernel(self, invocation: Invocation, after: After) -> GraphNode:
         assert isinstance(invocation, CudaInvocation)
@@ -129,7 +131,7 @@ class DriverGraph:
         self.contents.pools.append(pool)
         return self._add("cuGraphAddChildGraphNode", after, ctypes.c_void_p(child))
 
-    def words(self, operations: Sequence[Operation], control: int, after: After) -> GraphNode:
+    def words(self, operations: Sequence[WordOperation], control: int, after: After) -> GraphNode:
         table = self.maker.numbers(encoded(operations))
         self.contents.keep.append(table)
         self.contents.nbytes += table.nbytes
@@ -196,7 +198,7 @@ class DriverReplay:
     """A CUgraphExec. nbytes: the memory that the driver took for it, but at least the size of its
     parameters."""
 
-    def __init__(self, driver: Driver, graph: int, contents: Contents, nbytes: int) -> None:
+    def __init__(self, driver: Driver, graph: int, contents: GraphContents, nbytes: int) -> None:
         self.nbytes = nbytes
         self.pools = tuple(contents.pools)
         self.driver = driver

@@ -19,7 +19,7 @@ from stretto.device.plan import (
     Launch,
 )
 from stretto.device.tree import If, Seq
-from stretto.machines.cuda.graphs.builder import GraphNode, Replay
+from stretto.machines.cuda.graphs.graph_builder import GraphNode, Replay
 from stretto.machines.cuda.graphs.store import (
     GraphStore,
     StoredGraph,
@@ -41,7 +41,7 @@ class Hits:
 
 
 @dataclass(slots=True)
-class Counts:
+class GraphCounts:
     """Usage of graphs so far. made: graphs made. replayed: stretches replayed; as_they_were: those
     whose graph had all arguments already; patched: launches whose arguments changed; left: unlikely
     arms, which the host executed. inputs, results: tensors of calls with unchanged addresses."""

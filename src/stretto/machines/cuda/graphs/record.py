@@ -27,8 +27,13 @@ from stretto.device.plan import (
     unlikely_guard,
 )
 from stretto.machines.cuda.graphs import words
-from stretto.machines.cuda.graphs.builder import Arrangements, CaptureError, GraphBuilder, GraphNode
-from stretto.machines.cuda.graphs.library import GraphCall, Refusal
+from stretto.machines.cuda.graphs.graph_builder import (
+    Arrangements,
+    GraphBuilder,
+    GraphCaptureError,
+    GraphNode,
+)
+from stretto.machines.cuda.graphs.rehearsal import GraphCall, Refusal
 from stretto.machines.cuda.launch import Invocation
 
 # ---- Exits: branches of a graph whose unlikely arm the host executes, before it replays the rest.
@@ -36,7 +41,7 @@ from stretto.machines.cuda.launch import Invocation
 # If such a branch takes the unlikely arm, the graph sets a word, *left*, and skips everything that
 # depends on the branch: the rest of each stretch around it is in a conditional node that tests the
 # word, and so do the loops around it. The host reads the word after the replay, executes the arm,
-# and replays another graph with the part that the first one skipped (`Recorder.rest`).
+# and replays another graph with the part that the first one skipped (`GraphRecorder.rest`).
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +121,7 @@ class RefusedCall(Exception):
         self.refusal = refusal
 
 
-class Host(Protocol):
+class RecordingHost(Protocol):
     """The host's information for making a graph."""
 
     def invocation(self, launch: Launch) -> Invocation:
@@ -184,14 +189,14 @@ def _can_record(node: tree.Node[Action], moving: frozenset[Buffer]) -> bool:
             return True
 
 
-class Recorder:
+class GraphRecorder:
     """Makes one graph. stream: where it is replayed; graphs on other streams may run concurrently,
     so library calls share no memory with theirs. exits: the branches that leave the graph, as
     `exits_of` numbers them. head: nodes that everything comes after."""
 
     def __init__(
         self,
-        host: Host,
+        host: RecordingHost,
         arrangements: Arrangements,
         stream: int,
         exits: Sequence[tree.If[Action]] = (),
@@ -257,15 +262,15 @@ class Recorder:
                 self.parts(inner, node, rest)
             return (made,)
         cells, condition = self.host.exit_cells, self.host.address_of_word(branch.condition)
-        decide = [words.Operation(words.Code.TEST, condition)]
+        decide = [words.WordOperation(words.Opcode.TEST, condition)]
         if (counts := self.host.count_cells(branch.condition)) is not None:
             decide += words.counted(counts)
-        code = words.Code.UNLESS if unlikely_guard(branch).negated else words.Code.ALSO
+        code = words.Opcode.UNLESS if unlikely_guard(branch).negated else words.Opcode.ALSO
         number = next(n for n, one in enumerate(self.exits, start=1) if one is branch)
         decide += [
-            words.Operation(words.Code.ALWAYS, 0),
-            words.Operation(code, condition),
-            words.Operation(words.Code.MOVE, cells.left, cells.number(number)),
+            words.WordOperation(words.Opcode.ALWAYS, 0),
+            words.WordOperation(code, condition),
+            words.WordOperation(words.Opcode.MOVE, cells.left, cells.number(number)),
         ]
         arm = likely_arm(branch)
         with self._unless_left(graph, after, decide) as (made, inner):
@@ -279,15 +284,15 @@ class Recorder:
 
     @contextmanager
     def _unless_left(
-        self, graph: GraphBuilder, after: Ends, first: Sequence[words.Operation] = ()
+        self, graph: GraphBuilder, after: Ends, first: Sequence[words.WordOperation] = ()
     ) -> Generator[tuple[GraphNode, GraphBuilder]]:
         """Add a conditional node for everything that is skipped if the graph was left; yields it
         and its body. first: operations before the word is tested."""
         handle = graph.handle()
         look = [
-            words.Operation(words.Code.ALWAYS, 0),
-            words.Operation(words.Code.UNLESS, self.host.exit_cells.left),
-            words.Operation(words.Code.DECIDE, handle),
+            words.WordOperation(words.Opcode.ALWAYS, 0),
+            words.WordOperation(words.Opcode.UNLESS, self.host.exit_cells.left),
+            words.WordOperation(words.Opcode.DECIDE, handle),
         ]
         decided = self._operations(graph, [*first, *look], after)
         made, inner = graph.conditional(handle, decided, loop=False)
@@ -343,7 +348,7 @@ class Recorder:
         self, graph: GraphBuilder, node: tree.Seq[Action], ends: Mapping[int, Ends]
     ) -> None:
         """Add a node that counts the predicated branches that begin among some parts."""
-        operations: list[words.Operation] = []
+        operations: list[words.WordOperation] = []
         registers: set[str] = set()
         for found in words.predicated_branches(node):
             cells = self.host.count_cells(found.branch.condition)
@@ -363,7 +368,7 @@ class Recorder:
                 try:
                     made = self.host.library_call(call)
                     return (graph.library(made, after, (self.stream, *self._lane)),)
-                except CaptureError as error:
+                except GraphCaptureError as error:
                     reason = str(error).strip().partition("\n")[0]
                     raise RefusedCall(Refusal(call, reason)) from error
             case tree.Seq(items):
@@ -395,14 +400,14 @@ class Recorder:
     def _branch(
         self, graph: GraphBuilder, condition: Reg, arms: Sequence[tree.Node[Action]], after: Ends
     ) -> Ends:
-        operations = [words.Operation(words.Code.TEST, self.host.address_of_word(condition))]
+        operations = [words.WordOperation(words.Opcode.TEST, self.host.address_of_word(condition))]
         if (cells := self.host.count_cells(condition)) is not None:
             operations += words.counted(cells)
         taken: list[tuple[int, tree.Node[Action]]] = []
-        for code, arm in zip((words.Code.DECIDE, words.Code.REFUSE), arms, strict=True):
+        for code, arm in zip((words.Opcode.DECIDE, words.Opcode.REFUSE), arms, strict=True):
             if not is_empty(arm):
                 taken.append((graph.handle(), arm))
-                operations.append(words.Operation(code, taken[-1][0]))
+                operations.append(words.WordOperation(code, taken[-1][0]))
         if not taken:
             return after
         decided = self._operations(graph, operations, after)
@@ -446,14 +451,16 @@ class Recorder:
             after = self.node(graph, node.head, after)
         return self._operations(graph, self._holds(node, handle), after)
 
-    def _holds(self, node: tree.While[Action], handle: int) -> list[words.Operation]:
-        test = words.Operation(words.Code.TEST, self.host.address_of_word(node.condition))
-        return [test, *self._left(node), words.Operation(words.Code.DECIDE, handle)]
+    def _holds(self, node: tree.While[Action], handle: int) -> list[words.WordOperation]:
+        test = words.WordOperation(words.Opcode.TEST, self.host.address_of_word(node.condition))
+        return [test, *self._left(node), words.WordOperation(words.Opcode.DECIDE, handle)]
 
-    def _left(self, loop: tree.Loop[Action]) -> list[words.Operation]:
+    def _left(self, loop: tree.Loop[Action]) -> list[words.WordOperation]:
         """Return operations that end a loop if the graph was left; none if it has no exits."""
         leaves = leaves_graph(loop)
-        return [words.Operation(words.Code.UNLESS, self.host.exit_cells.left)] if leaves else []
+        return (
+            [words.WordOperation(words.Opcode.UNLESS, self.host.exit_cells.left)] if leaves else []
+        )
 
     def _for(self, graph: GraphBuilder, node: tree.For[Action], after: Ends) -> Ends:
         """Add a loop. The position is counted in a separate cell, so that after the loop the
@@ -475,33 +482,35 @@ class Recorder:
     def _next(self, graph: GraphBuilder, node: tree.For[Action], handle: int, after: Ends) -> Ends:
         """End an iteration: rotate the buffers, and advance the position."""
         at, _ = self.host.loop_cells(node)
-        further = [*self._turned(node.rotate), words.Operation(words.Code.ADD, at, node.step)]
+        further = [*self._turned(node.rotate), words.WordOperation(words.Opcode.ADD, at, node.step)]
         if leaves_graph(node):
             with self._unless_left(graph, after) as (made, inner):
                 self._operations(inner, further, ())
             after, further = (made,), []
         return self._operations(graph, [*further, *self._position(node, handle)], after)
 
-    def _position(self, node: tree.For[Action], handle: int) -> list[words.Operation]:
+    def _position(self, node: tree.For[Action], handle: int) -> list[words.WordOperation]:
         """Return operations that test whether there is an iteration at the position, and if so set
         the index."""
         at, last = self.host.loop_cells(node)
         return [
-            words.Operation(words.Code.LESS if node.step > 0 else words.Code.MORE, at, last),
+            words.WordOperation(
+                words.Opcode.LESS if node.step > 0 else words.Opcode.MORE, at, last
+            ),
             *self._left(node),
-            words.Operation(words.Code.MOVE, self.host.address_of_word(node.index), at),
-            words.Operation(words.Code.DECIDE, handle),
+            words.WordOperation(words.Opcode.MOVE, self.host.address_of_word(node.index), at),
+            words.WordOperation(words.Opcode.DECIDE, handle),
         ]
 
-    def _set(self, cell: int, bound: Expr) -> words.Operation:
+    def _set(self, cell: int, bound: Expr) -> words.WordOperation:
         found = self.host.number_or_register(bound)
         if isinstance(found, Reg):
-            return words.Operation(words.Code.COPY, cell, self.host.address_of_word(found))
-        return words.Operation(words.Code.STORE, cell, found)
+            return words.WordOperation(words.Opcode.COPY, cell, self.host.address_of_word(found))
+        return words.WordOperation(words.Opcode.STORE, cell, found)
 
-    def _turned(self, rotate: tree.Rotation) -> list[words.Operation]:
+    def _turned(self, rotate: tree.Rotation) -> list[words.WordOperation]:
         place = self.host.address_of_place
-        return [words.Operation(words.Code.SWAP, place(a), place(b)) for a, b in rotate]
+        return [words.WordOperation(words.Opcode.SWAP, place(a), place(b)) for a, b in rotate]
 
     def _body(self, graph: GraphBuilder, node: tree.Node[Action]) -> Ends:
         outer, self.head = self.head, ()
@@ -512,7 +521,7 @@ class Recorder:
         return ends
 
     def _operations(
-        self, graph: GraphBuilder, operations: Sequence[words.Operation], after: Ends
+        self, graph: GraphBuilder, operations: Sequence[words.WordOperation], after: Ends
     ) -> Ends:
         if not operations:
             return after

@@ -13,7 +13,7 @@ all programs, have their calls of that lane in it, since they run one after the 
 
 For GPT-2 with up to 1,024 tokens Grape (section 2.2) counts 20 GB of graphs, one for each length,
 and compresses them, by up to 36 times (section 5.4). Here a graph serves further shapes
-(`executable.py`), so that there are few of them.
+(`graph_executable.py`), so that there are few of them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SETTING = "STRETTO_GRAPH_BYTES"
 """Environment variable with another limit, in bytes."""
 
 
-class Owner(Protocol):
+class GraphOwner(Protocol):
     """The graphs of a program on one stream. lock: held while the program is in a call there."""
 
     @property
@@ -56,7 +56,7 @@ class StoredGraph:
     """The store's entry for a graph. key: the owner's. nbytes: of its nodes, tables and arguments.
     pools: those that its library calls use."""
 
-    owner: weakref.ref[Owner]
+    owner: weakref.ref[GraphOwner]
     key: Hashable
     nbytes: int
     pools: tuple[Pool, ...] = ()
@@ -123,7 +123,9 @@ class GraphStore:
                 self.device, len(self.graphs), graph_bytes, pool_bytes, self.limit, self.evicted
             )
 
-    def add(self, owner: Owner, key: Hashable, nbytes: int, pools: Sequence[Pool]) -> StoredGraph:
+    def add(
+        self, owner: GraphOwner, key: Hashable, nbytes: int, pools: Sequence[Pool]
+    ) -> StoredGraph:
         """Add a new graph; its owner is in a call. Others are dropped if the limit is exceeded."""
         graph = StoredGraph(weakref.ref(owner), key, nbytes, tuple(dict.fromkeys(pools)))
         with self._lock:
@@ -146,7 +148,7 @@ class GraphStore:
             if graph in self.graphs:
                 self._remove(graph)
 
-    def make_room(self, owner: Owner) -> bool:
+    def make_room(self, owner: GraphOwner) -> bool:
         """Drop all graphs that are not in use, since memory is exhausted. owner: of the graph to
         be made, which is in a call. Returns True if any were dropped."""
         before = self.evicted
@@ -174,7 +176,7 @@ class GraphStore:
             self._remove(graph)
 
     # ---- eviction ----------------------------------------------------------------------------
-    def _evict(self, owner: Owner, keep: StoredGraph | None, until: int) -> None:
+    def _evict(self, owner: GraphOwner, keep: StoredGraph | None, until: int) -> None:
         with self._lock:
             self._forget_dead()
             waiting = list(self.graphs)
@@ -184,7 +186,7 @@ class GraphStore:
             if graph is not keep:
                 self._drop(graph, owner)
 
-    def _drop(self, graph: StoredGraph, caller: Owner) -> None:
+    def _drop(self, graph: StoredGraph, caller: GraphOwner) -> None:
         """Drop a graph, unless its program is in a call on another thread."""
         owner = graph.owner()
         if owner is None:

@@ -2,7 +2,7 @@
 
 Conditional nodes of a CUDA graph run their bodies as a handle says, which only device code can set.
 One small kernel does that, and all other host work between two launches: it executes a list of
-`Operation`s, three words each, in order. It is PTX, so that nothing has to be compiled on the
+`WordOperation`s, three words each, in order. It is PTX, so that nothing has to be compiled on the
 user's machine; the driver itself defines `cudaGraphSetConditional`.
 
 `follow` does the same on host memory, for emulated graphs.
@@ -26,7 +26,7 @@ WORD = 8
 """Bytes of a word."""
 
 
-class Code(IntEnum):
+class Opcode(IntEnum):
     """Operation codes; [a] is the word at the address a. `value` is false at first."""
 
     COPY = 0
@@ -60,15 +60,15 @@ class Code(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class WordOperation:
     """One operation, of up to two operands."""
 
-    code: Code
+    code: Opcode
     a: int
     b: int = 0
 
 
-def encoded(operations: Sequence[Operation]) -> list[int]:
+def encoded(operations: Sequence[WordOperation]) -> list[int]:
     """Return the words that the kernel reads."""
     return [word for one in operations for word in (one.code.value, one.a, one.b)]
 
@@ -79,36 +79,36 @@ def follow(words: Sequence[int], control: int, decide: Callable[[int, bool], Non
     value = False
     for place in range(0, len(words), 3):
         code, a, b = words[place : place + 3]
-        match Code(code):
-            case Code.COPY:
+        match Opcode(code):
+            case Opcode.COPY:
                 _word(a).value = _word(b).value
-            case Code.STORE:
+            case Opcode.STORE:
                 _word(a).value = b
-            case Code.SWAP:
+            case Opcode.SWAP:
                 first, second = _word(a), _word(b)
                 first.value, second.value = second.value, first.value
-            case Code.ADD:
+            case Opcode.ADD:
                 _word(a).value += b
-            case Code.TEST:
+            case Opcode.TEST:
                 value = _word(a).value != 0
-            case Code.LESS:
+            case Opcode.LESS:
                 value = _word(a).value < _word(b).value
-            case Code.MORE:
+            case Opcode.MORE:
                 value = _word(a).value > _word(b).value
-            case Code.MOVE:
+            case Opcode.MOVE:
                 if value:
                     _word(a).value = _word(b).value
-            case Code.DECIDE:
+            case Opcode.DECIDE:
                 decide(a, value and not stopped)
-            case Code.REFUSE:
+            case Opcode.REFUSE:
                 decide(a, not value and not stopped)
-            case Code.ALWAYS:
+            case Opcode.ALWAYS:
                 value = True
-            case Code.ALSO:
+            case Opcode.ALSO:
                 value = value and _word(a).value != 0
-            case Code.UNLESS:
+            case Opcode.UNLESS:
                 value = value and _word(a).value == 0
-            case Code.COUNT:
+            case Opcode.COUNT:
                 _word(a).value += value
 
 
@@ -276,10 +276,13 @@ class CountCells:
     total: int
 
 
-def counted(condition: CountCells) -> list[Operation]:
+def counted(condition: CountCells) -> list[WordOperation]:
     """Return the operations that count a branch, after the operation that has tested its
     condition."""
-    return [Operation(Code.COUNT, condition.first), Operation(Code.ADD, condition.total, 1)]
+    return [
+        WordOperation(Opcode.COUNT, condition.first),
+        WordOperation(Opcode.ADD, condition.total, 1),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,14 +300,14 @@ class PredicatedBranch:
         found = {guard.register.name for guard in self.guards}
         return found | {self.branch.condition.name}
 
-    def operations(self, cells: CountCells, word: Words) -> list[Operation]:
-        found = [Operation(Code.ALWAYS, 0)]
+    def operations(self, cells: CountCells, word: Words) -> list[WordOperation]:
+        found = [WordOperation(Opcode.ALWAYS, 0)]
         for guard in self.guards:
-            code = Code.UNLESS if guard.negated else Code.ALSO
-            found.append(Operation(code, word(guard.register)))
-        found.append(Operation(Code.COUNT, cells.total))
-        found.append(Operation(Code.ALSO, word(self.branch.condition)))
-        found.append(Operation(Code.COUNT, cells.first))
+            code = Opcode.UNLESS if guard.negated else Opcode.ALSO
+            found.append(WordOperation(code, word(guard.register)))
+        found.append(WordOperation(Opcode.COUNT, cells.total))
+        found.append(WordOperation(Opcode.ALSO, word(self.branch.condition)))
+        found.append(WordOperation(Opcode.COUNT, cells.first))
         return found
 
 

@@ -21,26 +21,32 @@ from stretto.errors import RunError, SourceLocation
 from stretto.extending.triton_source import located
 from stretto.machines.cuda.costs import WARP
 from stretto.machines.cuda.interpreter.memory import (
+    AccessObserver,
     Array,
-    Buffer,
-    Memory,
+    InterpretedBuffer,
+    LaunchMemory,
     OutOfBounds,
-    Watch,
 )
 from stretto.machines.cuda.interpreter.races import Dependences, Race, UnitAccesses
-from stretto.machines.cuda.printer.source import ENTRY, ERROR, PROGRESS, Parameter, TritonSource
+from stretto.machines.cuda.printer.source import (
+    ENTRY,
+    ERROR,
+    PROGRESS,
+    KernelParameter,
+    TritonSource,
+)
 from stretto.machines.cuda.toolchain import file_name, require_greenlet, require_triton
 from stretto.runtime.results import DeadlockError
 
 if TYPE_CHECKING:
-    from stretto.machines.cuda.interpreter.builder import Builder, SharedLanguage
+    from stretto.machines.cuda.interpreter.numpy_builder import NumpyBuilder, SharedLanguage
 
 _SWITCH_AFTER_WAIT = 0.5
 """Probability that another unit runs first when a wait is over."""
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _CounterWait:
     """A unit waits until the counters of `count` units from `first` on have reached `target`."""
 
     first: int
@@ -80,7 +86,7 @@ class InterpretedKernel:
         two threads of one unit, or any other error in a unit.
         """
         values: list[Any] = []
-        buffers: list[Buffer] = []
+        buffers: list[InterpretedBuffer] = []
         for parameter, argument in zip(self.source.parameters, arguments, strict=True):
             if isinstance(argument, Tensor) != parameter.is_pointer:
                 raise ValueError(f"{parameter.name} is {parameter.type}, not {type(argument)}")
@@ -88,20 +94,24 @@ class InterpretedKernel:
                 if argument.device.type != "cpu" or not argument.is_contiguous():
                     raise ValueError(f"{parameter.name} must be contiguous memory on the CPU")
                 is_constant = self._is_constant(parameter)
-                buffer = Buffer(parameter.name, argument.data_ptr(), argument.nbytes, is_constant)
+                buffer = InterpretedBuffer(
+                    parameter.name, argument.data_ptr(), argument.nbytes, is_constant
+                )
                 buffers.append(buffer)
                 values.append(self._language.argument(buffer.address, parameter.type, buffer))
             else:
                 values.append(self._language.argument(argument, parameter.type))
         for tensor in reached:
-            buffers.append(Buffer("memory that a word points to", tensor.data_ptr(), tensor.nbytes))
+            buffers.append(
+                InterpretedBuffer("memory that a word points to", tensor.data_ptr(), tensor.nbytes)
+            )
         kinds = [parameter.kind for parameter in self.source.parameters]
         control = values[kinds.index("control")].handle.attr["buffer"].words[8].view(np.int64)
         order = random.Random(self.seed * 1_000_003 + self.launches)
         self.launches += 1
         with self._language.interpreted():
             builder = self._language.BUILDER
-            before, builder.memory = builder.memory, Memory(buffers)
+            before, builder.memory = builder.memory, LaunchMemory(buffers)
             builder.grid_dim = (self.source.blocks, 1, 1)
             try:
                 launch = _Launch(
@@ -113,7 +123,7 @@ class InterpretedKernel:
             finally:
                 builder.memory = before
 
-    def _watches(self) -> list[Watch | None]:
+    def _watches(self) -> list[AccessObserver | None]:
         """Return the race checker of each unit; None if races are not checked."""
         if not self.races:
             return [None] * self.source.blocks
@@ -123,13 +133,13 @@ class InterpretedKernel:
         ]
 
     def _shared(self) -> SharedLanguage:
-        from stretto.machines.cuda.interpreter.builder import SharedLanguage, SharedMemory
+        from stretto.machines.cuda.interpreter.numpy_builder import SharedLanguage, SharedMemory
 
         size = self.source.shared_bytes
         memories = [SharedMemory(size) for _ in range(self.source.blocks)]
         return SharedLanguage(self._language.BUILDER, memories)
 
-    def _is_constant(self, parameter: Parameter) -> bool:
+    def _is_constant(self, parameter: KernelParameter) -> bool:
         """Return True if no launch writes to the parameter's memory."""
         arguments = self.source.arguments
         if parameter.kind != "buffer" or parameter.place >= len(arguments):
@@ -168,9 +178,9 @@ class _Launch:
 
     def __init__(
         self,
-        builder: Builder,
+        builder: NumpyBuilder,
         module: dict[str, Any],
-        watches: Sequence[Watch | None],
+        watches: Sequence[AccessObserver | None],
         values: list[Any],
         control: Array,
         order: random.Random,
@@ -181,7 +191,7 @@ class _Launch:
         self.values = values
         self.control = control
         self.order = order
-        self.waiting: dict[int, _Waiting | None] = dict.fromkeys(range(len(watches)))
+        self.waiting: dict[int, _CounterWait | None] = dict.fromkeys(range(len(watches)))
         self.watches = watches
         self.units: dict[int, Any] = {}
         self.current = 0
@@ -222,7 +232,7 @@ class _Launch:
 
     # ---- replacements of the prelude's functions ---------------------------------------------
     def _pause(self, control: Any, first: Any, count: Any, target: Any) -> None:
-        self.waiting[self.current] = _Waiting(_int(first), _int(count), _int(target))
+        self.waiting[self.current] = _CounterWait(_int(first), _int(count), _int(target))
         self.hand_over()
 
     def _fence(self, control: Any) -> None:

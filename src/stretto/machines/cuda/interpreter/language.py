@@ -26,9 +26,15 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime.interpreter import ReduceOps, TensorHandle
 from triton.runtime.jit import JITFunction
 
-from stretto.machines.cuda.interpreter.builder import BF16, Builder, narrow, numpy_type, wide
-from stretto.machines.cuda.interpreter.memory import Array, Buffer
-from stretto.machines.cuda.printer.program import library_text
+from stretto.machines.cuda.interpreter.memory import Array, InterpretedBuffer
+from stretto.machines.cuda.interpreter.numpy_builder import (
+    BF16,
+    NumpyBuilder,
+    narrow,
+    numpy_type,
+    wide,
+)
+from stretto.machines.cuda.printer.triton_module import library_text
 from stretto.machines.cuda.toolchain import TRITON_LOCK, file_name
 
 # ---- Triton's typing rules with caches, so that interpretation is fast enough.
@@ -45,7 +51,7 @@ Ints = tuple[int, ...]
 class Semantic(TritonSemantic[Any]):
     """Triton's semantics with cached conversions of numbers; results equal the base class's."""
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: NumpyBuilder) -> None:
         super().__init__(builder)
         self._constants: dict[tuple[type, Any, str], Any] = {}
         self._operands: dict[tuple[Any, ...], Any] = {}
@@ -210,7 +216,7 @@ interpreter: Any = triton.runtime.interpreter
 
 Namespace = dict[str, Any]
 
-BUILDER = Builder()
+BUILDER = NumpyBuilder()
 _SEMANTIC: Any = Semantic(BUILDER)
 _MODULES: tuple[ModuleType, ...] = (tl, tl.core, tl.math, tl.standard, tl.random)
 
@@ -280,7 +286,7 @@ def interpreted() -> Generator[None]:
                     setattr(owner, name, value)
 
 
-def argument(value: float, kind: str, buffer: Buffer | None = None) -> Any:
+def argument(value: float, kind: str, buffer: InterpretedBuffer | None = None) -> Any:
     """Return a parameter of the kernel: `value` is a number, or the address for a type like
     `*fp32`."""
     dtype = tl.str_to_ty(kind, None)

@@ -18,7 +18,7 @@ Kind = Literal["read", "written", "changed atomically"]
 concurrently."""
 
 
-class Watch(Protocol):
+class AccessObserver(Protocol):
     """Receives every access of the running unit before it happens."""
 
     def access(
@@ -26,7 +26,7 @@ class Watch(Protocol):
         kind: Kind,
         words: Array,
         width: int,
-        buffer: Buffer,
+        buffer: InterpretedBuffer,
         lanes: Array | None,
         shape: tuple[int, ...],
     ) -> None:
@@ -51,7 +51,7 @@ class OutOfBounds(Exception):
     """An access that leaves the buffer of its pointer, or that is not aligned."""
 
 
-class Buffer:
+class InterpretedBuffer:
     """`size` bytes at `address`, also as arrays of words of each width.
 
     is_constant: True if no launch writes to it. memory: the address and the size of the largest
@@ -89,15 +89,15 @@ class Buffer:
         return (offsets >> np.uint64(width.bit_length() - 1)).view(np.int64)
 
 
-class Memory:
+class LaunchMemory:
     """The buffers of a launch; several may share memory.
 
     watch: of the unit that is running.
     """
 
-    def __init__(self, buffers: Iterable[Buffer]) -> None:
-        self.watch: Watch | None = None
-        self.buffers: list[Buffer] = []  # without those contained in others
+    def __init__(self, buffers: Iterable[InterpretedBuffer]) -> None:
+        self.watch: AccessObserver | None = None
+        self.buffers: list[InterpretedBuffer] = []  # without those contained in others
         end = -1
         for buffer in sorted(buffers, key=lambda buffer: (buffer.address, -buffer.size)):
             if buffer.address + buffer.size > end:
@@ -111,7 +111,7 @@ class Memory:
         self,
         pointers: Array,
         kind: np.dtype[Any],
-        buffer: Buffer | None,
+        buffer: InterpretedBuffer | None,
         lanes: Lanes | None = None,
         access: Kind = "read",
     ) -> Array:
@@ -125,7 +125,11 @@ class Memory:
         return words[index].view(kind)
 
     def store(
-        self, pointers: Array, values: Array, buffer: Buffer | None, lanes: Lanes | None = None
+        self,
+        pointers: Array,
+        values: Array,
+        buffer: InterpretedBuffer | None,
+        lanes: Lanes | None = None,
     ) -> None:
         """Write `values`, which have or broadcast to the shape of `pointers`."""
         buffer = buffer or self._buffer_of(pointers)
@@ -138,7 +142,12 @@ class Memory:
 
     @staticmethod
     def _tell(
-        watch: Watch, kind: Kind, index: Array, width: int, buffer: Buffer, lanes: Lanes | None
+        watch: AccessObserver,
+        kind: Kind,
+        index: Array,
+        width: int,
+        buffer: InterpretedBuffer,
+        lanes: Lanes | None,
     ) -> None:
         if buffer.is_constant and kind == "read":
             return
@@ -147,7 +156,7 @@ class Memory:
         else:
             watch.access(kind, index, width, buffer, np.flatnonzero(lanes), lanes.shape)
 
-    def _buffer_of(self, pointers: Array) -> Buffer:
+    def _buffer_of(self, pointers: Array) -> InterpretedBuffer:
         """Return the last buffer that begins at or before the lowest pointer, for pointers without
         a buffer."""
         place = bisect_right(self._starts, int(pointers.min())) - 1

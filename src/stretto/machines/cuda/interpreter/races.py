@@ -37,7 +37,7 @@ from types import CodeType, FrameType
 
 import numpy as np
 
-from stretto.machines.cuda.interpreter.memory import Array, Buffer, Kind
+from stretto.machines.cuda.interpreter.memory import Array, InterpretedBuffer, Kind
 
 # ---- Lines of a printed program on which the value stored by a line depends.
 
@@ -54,7 +54,7 @@ class Dependences:
 
     def __init__(self, text: str) -> None:
         self._text = text.splitlines()
-        self._functions: dict[int, _Function] = {}
+        self._functions: dict[int, _AssignmentLines] = {}
 
     def reach(self, source: Lines, target: Lines) -> bool:
         """Return True if the value computed at `source` may be part of the value stored at
@@ -65,12 +65,12 @@ class Dependences:
             if line != last:
                 first = code.co_firstlineno
                 if first not in self._functions:
-                    self._functions[first] = _Function(self._text, first)
+                    self._functions[first] = _AssignmentLines(self._text, first)
                 return line in self._functions[first].sources(last)
         return True
 
 
-class _Function:
+class _AssignmentLines:
     """The lines of each variable's assignments, and of the assignments of the variables in them."""
 
     def __init__(self, text: list[str], first: int) -> None:
@@ -120,7 +120,7 @@ class Race(Exception):
 
 
 @dataclass(slots=True)
-class Access:
+class ExecutedAccess:
     """One execution of a load, a store or an atomic.
 
     words: the words of `width` bytes, counted from the start of the memory; lanes: the numbers of
@@ -144,7 +144,7 @@ class Access:
 
 
 @dataclass(slots=True)
-class Region:
+class EpochAccesses:
     """Accesses of one unit to one memory in an epoch.
 
     is_busy: True if there are any. marks: by kind and width, the last epoch in which each word was
@@ -153,7 +153,7 @@ class Region:
 
     size: int
     is_busy: bool = False
-    accesses: dict[Kind, list[Access]] = field(
+    accesses: dict[Kind, list[ExecutedAccess]] = field(
         default_factory=lambda: {kind: [] for kind in _AGAINST}
     )
     marked: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(_AGAINST, 0))
@@ -203,8 +203,8 @@ class UnitAccesses:
         self.threads = threads
         self.dependences = dependences
         self.epoch = 1
-        self.regions: dict[int, Region] = {}  # by address
-        self.busy: list[Region] = []
+        self.regions: dict[int, EpochAccesses] = {}  # by address
+        self.busy: list[EpochAccesses] = []
         self.acquired = False  # and no barrier since
 
     def publish(self) -> None:
@@ -231,7 +231,7 @@ class UnitAccesses:
         kind: Kind,
         words: Array,
         width: int,
-        buffer: Buffer,
+        buffer: InterpretedBuffer,
         lanes: Array | None,
         shape: tuple[int, ...],
     ) -> None:
@@ -244,10 +244,10 @@ class UnitAccesses:
         start, size = buffer.memory
         region = self.regions.get(start)
         if region is None:
-            region = self.regions[start] = Region(size)
+            region = self.regions[start] = EpochAccesses(size)
         if buffer.address != start:
             words = words + (buffer.address - start) // width
-        access = Access(kind, words, width, lanes, shape, self._lines())
+        access = ExecutedAccess(kind, words, width, lanes, shape, self._lines())
         if not region.is_busy:
             region.is_busy = True
             self.busy.append(region)
@@ -269,7 +269,9 @@ class UnitAccesses:
         return tuple(found)
 
     # ---- comparison of single accesses -------------------------------------------------------
-    def _compare(self, access: Access, others: list[Access], buffer: Buffer) -> None:
+    def _compare(
+        self, access: ExecutedAccess, others: list[ExecutedAccess], buffer: InterpretedBuffer
+    ) -> None:
         for other in others:
             for place in self._races(access, other):
                 at = place - (buffer.address - buffer.memory[0])
@@ -279,7 +281,7 @@ class UnitAccesses:
                     f"thread, {self._named(other)}"
                 )
 
-    def _named(self, access: Access) -> str:
+    def _named(self, access: ExecutedAccess) -> str:
         """Return e.g. `at line 7 in k_sum: tl.store(...)`."""
         if not access.lines:
             return "outside of the text"
@@ -287,7 +289,7 @@ class UnitAccesses:
         text = linecache.getline(self.file, line).strip()
         return f"at line {line} in {code.co_name}: {text}"
 
-    def _races(self, access: Access, before: Access) -> Iterator[int]:
+    def _races(self, access: ExecutedAccess, before: ExecutedAccess) -> Iterator[int]:
         """Yield the first byte at which the two accesses race, if any."""
         mine, theirs = access.bytes(), before.bytes()
         order = np.argsort(theirs, kind="stable")
@@ -304,7 +306,7 @@ class UnitAccesses:
             bad = last > first
         yield from mine[bad][:1].tolist()
 
-    def _same_layout(self, access: Access, before: Access) -> bool:
+    def _same_layout(self, access: ExecutedAccess, before: ExecutedAccess) -> bool:
         """Return True if equal lanes are executed by one thread, or are ordered as if they were."""
         if access.shape != before.shape or access.width != before.width:
             return False

@@ -82,7 +82,7 @@ def _without(text: TritonKernel, read: Collection[Buffer]) -> TritonKernel:
     return replace(text, function=function, phases=tuple(map(live, text.phases)))
 
 
-def _live(block: code.Block, read: Collection[Buffer]) -> code.Block:
+def _live(block: code.Statements, read: Collection[Buffer]) -> code.Statements:
     return tuple(
         code.with_blocks(statement, lambda inner: _live(inner, read))
         for statement in block

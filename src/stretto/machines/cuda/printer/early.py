@@ -34,7 +34,7 @@ from stretto.machines.cuda.printer.kernel import WARPS
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import BARRIER, UNIT
 from stretto.machines.terms import Term, call, infix, separated
-from stretto.schedule.barriers import BarrierStep, EndStep, Steps
+from stretto.schedule.barriers import BarrierStep, EndStep, LeafSteps
 from stretto.schedule.merge import RunStep, Step, WaitStep, dealt_from
 
 Key = tuple[str, int]
@@ -109,7 +109,7 @@ class EarlyLoads:
     shares: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
     read: dict[str, int] = field(default_factory=dict[str, int])
     splits: dict[str, EarlyKernel] = field(default_factory=dict[str, EarlyKernel])
-    texts: set[code.Function] = field(default_factory=set[code.Function])
+    texts: set[code.FunctionDefinition] = field(default_factory=set[code.FunctionDefinition])
     held: dict[Key, Held] = field(default_factory=dict[Key, Held])
     outermost: int | None = None
 
@@ -118,7 +118,7 @@ class EarlyLoads:
         value = call(load.function, *map(self.parts.external, load.constants), load.task)
         return code.Assign(separated(load.values), value) if load.values else code.Do(value)
 
-    def around(self, loop: int, statement: code.Loop) -> code.Block:
+    def around(self, loop: int, statement: code.WhileLoop) -> code.Statements:
         """Return the statement of a loop with the loads before it. Loops that hold weights become
         functions."""
         fills = [self.statement(load) for load in self.fills.get(loop, ())]
@@ -127,7 +127,7 @@ class EarlyLoads:
         return (code.Section((*fills, BARRIER), least=1), found) if fills else (found,)
 
     # ---- the walk ----------------------------------------------------------------------------
-    def visit(self, node: tree.Node[Steps]) -> None:
+    def visit(self, node: tree.Node[LeafSteps]) -> None:
         """Decide for a node and all below it."""
         if isinstance(node, tree.Leaf):
             self.leaf(node.body)
@@ -137,7 +137,7 @@ class EarlyLoads:
             for child in tree.children(node):
                 self.visit(child)
 
-    def leaf(self, body: Steps) -> None:
+    def leaf(self, body: LeafSteps) -> None:
         """Loads, the waits after them and a kernel form a section, so that all kernels of one text
         that wait alike share one function."""
         waits: list[Step | EndStep | BarrierStep] = []
@@ -155,7 +155,10 @@ class EarlyLoads:
             waits.clear()
 
     def loop(
-        self, loop: int, bodies: Sequence[tree.Node[Steps]], again: Sequence[tree.Node[Steps]]
+        self,
+        loop: int,
+        bodies: Sequence[tree.Node[LeafSteps]],
+        again: Sequence[tree.Node[LeafSteps]],
     ) -> None:
         """Decide what the kernels of a loop hold on chip of what they read in every iteration, as
         far as it fits. Inner loops run more often, so room for what they hold is reserved first.
@@ -175,7 +178,7 @@ class EarlyLoads:
         self.drop(self.held.keys() - before)
         self.outermost = outside
 
-    def every_iteration(self, bodies: Iterable[tree.Node[Steps]]) -> list[Key]:
+    def every_iteration(self, bodies: Iterable[tree.Node[LeafSteps]]) -> list[Key]:
         """Return what a loop runs in every iteration, outside of inner loops and of branches that
         it does not always take; kernels that occur more than once are left out. Control nodes with
         calls are parts of the loop over states."""
@@ -197,7 +200,7 @@ class EarlyLoads:
         return (step.kernel, start) if single and start is not None else None
 
     # ---- what fits ---------------------------------------------------------------------------
-    def wanted(self, node: tree.Node[Steps]) -> int:
+    def wanted(self, node: tree.Node[LeafSteps]) -> int:
         """Return the bytes that the loops in a node would hold; of loops in sequence, the
         maximum."""
         inner = max(map(self.wanted, tree.children(node)), default=0)

@@ -42,9 +42,9 @@ class EarlyKernel:
     `body` still loads from. warps: of a unit.
     """
 
-    early: code.Function
-    fill: code.Function
-    body: code.Function
+    early: code.FunctionDefinition
+    fill: code.FunctionDefinition
+    body: code.FunctionDefinition
     constants: tuple[Buffer, ...]
     filled: tuple[Buffer, ...]
     loads: tuple[code.Assign, ...]
@@ -101,9 +101,9 @@ def split_early(
     constants, filled = _read(loads, pointers), _read(shared, pointers)
     arguments, own = ((*map(pointers.__getitem__, b), TASK) for b in (constants, filled))
     return EarlyKernel(
-        code.Function(arguments, first),
+        code.FunctionDefinition(arguments, first),
         fill_function(own, _needed(addresses, shared), shared, places),
-        code.Function((*parameters, *values), rest),
+        code.FunctionDefinition((*parameters, *values), rest),
         constants,
         filled,
         loads,
@@ -121,7 +121,7 @@ def _read(loads: Iterable[code.Assign], pointers: Iterable[Buffer]) -> tuple[Buf
 
 
 def _constant_loads(
-    body: code.Block, pointers: Mapping[Buffer, Term]
+    body: code.Statements, pointers: Mapping[Buffer, Term]
 ) -> tuple[list[code.Assign], list[code.Assign]]:
     """Return the assignments that compute addresses from constant pointers and the task number
     alone, and the loads of constants from such addresses."""
@@ -212,18 +212,18 @@ def fill_function(
     addresses: Collection[code.Assign],
     loads: Iterable[code.Assign],
     places: Places,
-) -> code.Function:
+) -> code.FunctionDefinition:
     """Return a function that stores the blocks of `loads`: (parameters ...)."""
     body: list[code.Statement] = [*addresses, _end()]
     for load in loads:
         arguments = (END, places[load.target], load.target, *_sizes(load))
         body += [load, code.Do(call("stretto_keep", *arguments, effect=True))]
-    return code.Function(parameters, (*body, code.Return()))
+    return code.FunctionDefinition(parameters, (*body, code.Return()))
 
 
 def with_shared_loads(
-    body: code.Block, loads: Collection[code.Assign], places: Places
-) -> code.Block:
+    body: code.Statements, loads: Collection[code.Assign], places: Places
+) -> code.Statements:
     """Replace `loads` in a task by loads from shared memory, each before its first use."""
     if not loads:
         return body

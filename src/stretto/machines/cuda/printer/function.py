@@ -23,9 +23,8 @@ from stretto.device.runs import called
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
 from stretto.machines import statements as code
-from stretto.machines.control import ControlPrinter, is_checked
+from stretto.machines.control_printer import ControlPrinter, is_checked
 from stretto.machines.cuda.printer.early import EarlyLoads, first_task
-from stretto.machines.cuda.printer.expr import LanePrinter, size_term
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import (
     BARRIER,
@@ -37,11 +36,12 @@ from stretto.machines.cuda.printer.scalar import (
     VALUE_TYPES,
 )
 from stretto.machines.cuda.printer.stage_nest import tile_count
+from stretto.machines.cuda.printer.triton_terms import LanePrinter, size_term
 from stretto.machines.cuda.template import power
 from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.runtime.results import Status
 from stretto.schedule import merge
-from stretto.schedule.barriers import BarrierStep, EndStep, Steps
+from stretto.schedule.barriers import BarrierStep, EndStep, LeafSteps
 
 LEAST_LINES, LEAST_REPEATED = 10, 24
 """Lines from which a leaf or branch becomes a separate function: outside of loops, and in a loop,
@@ -63,7 +63,7 @@ class SavedVariable:
     first: Term
 
 
-class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
+class FunctionPrinter(ControlPrinter[ModuleParts, LeafSteps]):
     """Builds statements for the nodes of one function, which all units run.
 
     saved: by name, the variables that hold registers, and addresses that change. places: the values
@@ -76,7 +76,7 @@ class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
     unit = UNIT
 
     def __init__(
-        self, parts: ModuleParts, early: EarlyLoads, function: tree.TreeFunction[Steps]
+        self, parts: ModuleParts, early: EarlyLoads, function: tree.TreeFunction[LeafSteps]
     ) -> None:
         super().__init__(parts, function)
         self.early = early
@@ -158,25 +158,25 @@ class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
         self.out.assign(variable, self.number(value, DType.I64))
 
     # ---- control -----------------------------------------------------------------------------
-    def branch(self, node: tree.If[Steps]) -> None:
+    def branch(self, node: tree.If[LeafSteps]) -> None:
         with self.out.within(self.section()):
             super().branch(node)
 
-    def node(self, node: tree.Node[Steps]) -> None:
+    def node(self, node: tree.Node[LeafSteps]) -> None:
         self.loops += tree.is_loop(node)
         super().node(node)
         self.loops -= tree.is_loop(node)
 
-    def repeat(self, node: tree.Loop[Steps], loop: code.Loop) -> None:
+    def repeat(self, node: tree.Loop[LeafSteps], loop: code.WhileLoop) -> None:
         self.out.add(*self.early.around(id(node), loop))
 
     def section(self) -> code.Section:
         return code.Section(least=LEAST_REPEATED if self.loops else LEAST_LINES)
 
     def invoke(self, function: str, arguments: tuple[Term, ...], results: tuple[Term, ...]) -> None:
-        self.out.add(code.Call(function, arguments, results))
+        self.out.add(code.FunctionCall(function, arguments, results))
 
-    def dealt(self, node: tree.For[Steps], at: Term, stop: Term) -> int | Term:
+    def dealt(self, node: tree.For[LeafSteps], at: Term, stop: Term) -> int | Term:
         if may_stop(node, self.parts.kernels) or called(node):
             raise CodegenError(
                 "on GPUs the iterations of a parallel loop must not stop the run or call functions",
@@ -194,7 +194,7 @@ class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
             self.publish(0, range(self.parts.program.units))
 
     # ---- leaves ------------------------------------------------------------------------------
-    def leaf(self, body: Steps) -> None:
+    def leaf(self, body: LeafSteps) -> None:
         with self.out.within(self.section()):
             steps = iter(body.items)
             for step in steps:
@@ -258,12 +258,12 @@ class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
             # registers over the loop.
             first = first_task(start, units)
             first = call("stretto_again", first) if held.scarce else first
-            mine = code.If(OK & infix(TASK, "<", last), (task,))
+            mine = code.Branch(OK & infix(TASK, "<", last), (task,))
             self.out.add(code.Section((code.Assign(TASK, first), mine)))
 
     def tasks(self, first: Term, last: Term, stride: Term, task: code.Do) -> None:
         """Emit a loop over tasks, which has no iterations after a failure."""
-        self.out.add(code.For(TASK, first, call("tl.where", OK, last, 0), stride, (task,)))
+        self.out.add(code.CountedLoop(TASK, first, call("tl.where", OK, last, 0), stride, (task,)))
 
     def task_count(self, kernel: Kernel) -> Term:
         """Return the number of tasks of a grid with dynamic dims, as an i32."""
@@ -294,7 +294,7 @@ class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
             else:
                 rest = TABLES, self.table(rows), BASE, POLLS, OK, self.counters()
                 value = call("wait_for_each", CONTROL, UNIT, *rest, effect=True)
-            self.out.add(code.Wait(value, OK))
+            self.out.add(code.WaitCall(value, OK))
 
     def kept_row(self, rows: Mapping[int, Sequence[Sequence[int]]]) -> Term | None:
         """Return the variable that holds, through a loop, the wait of this unit as one word: it is
@@ -316,7 +316,7 @@ class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
     def wait_for(self, first: Term, count: Term, target: Term) -> None:
         """Emit a wait for `count` units from `first` on."""
         rest = first, count, target, POLLS, OK, self.counters()
-        self.out.add(code.Wait(call("wait", CONTROL, UNIT, *rest), OK))
+        self.out.add(code.WaitCall(call("wait", CONTROL, UNIT, *rest), OK))
 
     def counters(self) -> int:
         """Return the size of a block of the counters of all units. It is the same for all waits,
@@ -332,16 +332,16 @@ class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
         else:
             rows = {unit: ((value,),) for unit, value in step.steps.items()}
             with self.rows(rows, ("step",)) as (ahead,):
-                self.out.add(code.Signal(call("signal", CONTROL, UNIT, BASE + ahead)))
+                self.out.add(code.SignalCall(call("signal", CONTROL, UNIT, BASE + ahead)))
 
     def signal_by(self, units: Mapping[int, object], value: Term) -> None:
         """Let those units publish `value`."""
         first, last = min(units), max(units)
         if last - first + 1 > len(units) or len(units) == self.parts.program.units:
             with self.only(units):
-                self.out.add(code.Signal(call("signal", CONTROL, UNIT, value)))
+                self.out.add(code.SignalCall(call("signal", CONTROL, UNIT, value)))
         else:
-            self.out.add(code.Signal(call("signal_by", CONTROL, UNIT, value, first, last)))
+            self.out.add(code.SignalCall(call("signal_by", CONTROL, UNIT, value, first, last)))
 
     @contextmanager
     def only(self, units: Mapping[int, object]) -> Generator[None]:
@@ -359,7 +359,7 @@ class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
             condition = infix(UNIT, "==", first)
         else:
             condition = infix(UNIT, ">=", first) & infix(UNIT, "<=", last)
-        with self.out.within(code.If(condition, ())):
+        with self.out.within(code.Branch(condition, ())):
             yield
 
     @contextmanager
@@ -370,7 +370,7 @@ class FunctionPrinter(ControlPrinter[ModuleParts, Steps]):
         start = self.table(rows)
         begin, end = (table_entry(start, UNIT + n if n else UNIT) for n in (0, 1))
         columns = tuple(variable(name) for name in names)
-        loop = code.For(ROW, begin, end, literal(len(names)))
+        loop = code.CountedLoop(ROW, begin, end, literal(len(names)))
         with self.out.within(loop):
             for number, column in enumerate(columns):
                 self.out.add(
@@ -404,7 +404,7 @@ def one_word(first: int, count: int, step: int) -> int:
     return first | count << ROW_BITS | step << 2 * ROW_BITS
 
 
-def may_stop(node: tree.Node[Steps], kernels: Mapping[str, Kernel]) -> bool:
+def may_stop(node: tree.Node[LeafSteps], kernels: Mapping[str, Kernel]) -> bool:
     """Return True if the steps in a node, without its callees, may stop the run."""
     steps = [step for leaf in tree.leaves(node) for step in leaf.items]
     return any(
@@ -413,9 +413,9 @@ def may_stop(node: tree.Node[Steps], kernels: Mapping[str, Kernel]) -> bool:
     ) or any(isinstance(step, merge.RunStep) and is_checked(kernels[step.kernel]) for step in steps)
 
 
-def requirement(condition: Term, failure: Status, detail: Term) -> code.Guard:
+def requirement(condition: Term, failure: Status, detail: Term) -> code.CheckedCall:
     holds = call("tl.cast", condition, "tl.int1")
-    return code.Guard(call("require", CONTROL, OK, holds, failure.value, detail), OK)
+    return code.CheckedCall(call("require", CONTROL, OK, holds, failure.value, detail), OK)
 
 
 def arena(buffer: Buffer) -> Term:

@@ -22,11 +22,11 @@ from stretto.machines.cuda.printer.stage_nest import GridBound, task_bounds
 from stretto.machines.cuda.template import CudaTemplate
 from stretto.machines.cuda.templates import stage_printer
 from stretto.machines.statements import (
-    Builder,
-    Function,
+    FunctionDefinition,
     Naming,
     Parameters,
     Return,
+    StatementBuilder,
     python_function,
 )
 
@@ -104,7 +104,7 @@ class TaskPrinter:
     phases: what was accessed before it. frame: results held in registers.
     """
 
-    out: Builder
+    out: StatementBuilder
     names: Naming
     grid: tuple[GridBound, ...]
     warps: int
@@ -165,7 +165,7 @@ class TaskPrinter:
         self.writes.clear()
 
 
-FUNCTION_FILES = ("functions.py", "transcendental.py", "blocks.py", "shared.py")
+FUNCTION_FILES = ("scalar_functions.py", "transcendental.py", "blocks.py", "shared.py")
 """Files of machines/cuda/printer/library with the functions that printed kernels call, in order."""
 WARPS = 4
 """Warps of a unit, unless a style says otherwise."""
@@ -176,7 +176,7 @@ class TritonKernel:
     """The Triton function of a kernel. `buffers` and `regs` are its first arguments, in order.
     phases: what a task accesses, in order, with a barrier between each two of them."""
 
-    function: Function
+    function: FunctionDefinition
     buffers: tuple[Buffer, ...]
     regs: tuple[Reg, ...]
     phases: tuple[Phase, ...] = (Phase(),)
@@ -196,7 +196,7 @@ def functions_text() -> str:
 def print_kernel(kernel: Kernel, warps: int = WARPS) -> TritonKernel:
     """Return the function of one kernel, for units of `warps` warps."""
     parameters = Parameters()
-    out = Builder()
+    out = StatementBuilder()
     bounds = task_bounds(kernel.grid, parameters, out)
     task = TaskPrinter(out, parameters, bounds, warps)
     for piece in row_pieces(kernel, bounds, warps, out):
@@ -209,6 +209,6 @@ def print_kernel(kernel: Kernel, warps: int = WARPS) -> TritonKernel:
     task.end_phase()
     out.add(Return())
     arguments = (*parameters.buffers.values(), *parameters.regs.values(), CONTROL, TASK)
-    function = Function(arguments, loads_first(tuple(out.statements)))
+    function = FunctionDefinition(arguments, loads_first(tuple(out.statements)))
     buffers, regs = tuple(parameters.buffers), tuple(parameters.regs)
     return TritonKernel(function, buffers, regs, tuple(task.phases))

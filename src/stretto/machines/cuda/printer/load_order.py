@@ -33,13 +33,13 @@ SMALL = 2 << 10
 """Bytes up to which a load always moves: at most four registers of a thread."""
 
 
-def loads_first(body: code.Block) -> code.Block:
+def loads_first(body: code.Statements) -> code.Statements:
     """Return the statements of a task with their loads as early as possible."""
     assignments = code.assignments(body)
     return _ahead(_once(body, assignments), assignments)
 
 
-def _once(body: code.Block, assignments: Counter[str]) -> code.Block:
+def _once(body: code.Statements, assignments: Counter[str]) -> code.Statements:
     """Drop statements that compute a value which already has a name."""
     names: dict[str, str] = {}
     known: dict[Term, tuple[str, int]] = {}
@@ -58,7 +58,7 @@ def _once(body: code.Block, assignments: Counter[str]) -> code.Block:
     return tuple(found)
 
 
-def _ahead(body: code.Block, assignments: Counter[str]) -> code.Block:
+def _ahead(body: code.Statements, assignments: Counter[str]) -> code.Statements:
     """Move loads as early as possible."""
     behind: dict[str, int] = {}  # by variable: the statement after which its definition is placed
     loaded: set[str] = set()
@@ -101,7 +101,7 @@ def _is_pure(statement: code.Assign, assignments: Counter[str]) -> bool:
     return all(assignments[name] == 1 for name in statement.target.names)
 
 
-def _last_change(before: code.Block, reads: tuple[Buffer, ...]) -> int:
+def _last_change(before: code.Statements, reads: tuple[Buffer, ...]) -> int:
     """Return the position of the last statement that a load of these buffers may not pass; -1 if
     none."""
     found = (n for n in range(len(before) - 1, -1, -1) if _changes(before[n], reads))
@@ -113,7 +113,9 @@ def _changes(statement: code.Statement, reads: tuple[Buffer, ...]) -> bool:
 
 
 def _may_change(statement: code.Statement, reads: tuple[Buffer, ...]) -> bool:
-    if isinstance(statement, code.Assign | code.If | code.For | code.Section | code.Store):
+    if isinstance(
+        statement, code.Assign | code.Branch | code.CountedLoop | code.Section | code.Store
+    ):
         written = code.writes(statement)
         return any(one is None or _same_memory(one, read) for one in written for read in reads)
     return True

@@ -25,16 +25,16 @@ MOST_TAKEN = 48
 
 
 @dataclass(frozen=True, slots=True)
-class Outlined:
+class OutlinedSection:
     """A section as a function. `parameters` and `results` are the caller's variables that it takes
     and returns, in order."""
 
-    function: code.Function
+    function: code.FunctionDefinition
     parameters: tuple[str, ...]
     results: tuple[str, ...]
 
 
-def outline(body: code.Block, after: frozenset[str]) -> Outlined:
+def outline(body: code.Statements, after: frozenset[str]) -> OutlinedSection:
     """Return a function of the statements `body`, after which the variables `after` are live."""
     order = tuple(code.mentioned(body))
     assigned = code.assignments(body)
@@ -45,7 +45,9 @@ def outline(body: code.Block, after: frozenset[str]) -> Outlined:
     names = {name: _short(name, place) for place, name in enumerate(counted)}
     inside = (*body, code.Return(tuple(variable(name) for name in gives)))
     parameters = tuple(variable(name) for name in takes)
-    return Outlined(code.renamed(code.Function(parameters, inside), names), takes, gives)
+    return OutlinedSection(
+        code.renamed(code.FunctionDefinition(parameters, inside), names), takes, gives
+    )
 
 
 def _short(name: str, place: int) -> str:
@@ -73,32 +75,32 @@ def distances(takes: tuple[str, ...], addresses: Mapping[str, Address]) -> tuple
     return tuple(found)
 
 
-def with_distances(piece: Outlined, known: tuple[Distance, ...]) -> Outlined:
+def with_distances(piece: OutlinedSection, known: tuple[Distance, ...]) -> OutlinedSection:
     """Return the function without parameters that it can compute from other addresses."""
     parameters, body = piece.function.parameters, piece.function.body
     dropped = {place for place, _, _ in known}
     computed = (code.Assign(parameters[p], parameters[base] + by) for p, base, by in known)
     left = [place for place in range(len(parameters)) if place not in dropped]
-    function = code.Function(tuple(parameters[p] for p in left), (*computed, *body))
-    return Outlined(function, tuple(piece.parameters[p] for p in left), piece.results)
+    function = code.FunctionDefinition(tuple(parameters[p] for p in left), (*computed, *body))
+    return OutlinedSection(function, tuple(piece.parameters[p] for p in left), piece.results)
 
 
 def outlined_sections(
-    block: code.Block,
-    define: Callable[[str, code.Function], str],
+    block: code.Statements,
+    define: Callable[[str, code.FunctionDefinition], str],
     aligned: frozenset[str],
     addresses: Mapping[str, Address],
-) -> code.Block:
+) -> code.Statements:
     """Return `block` with calls in place of its long sections. Where the addresses that a
     function takes have the same distances in all of its calls, it takes only one of them.
 
     define: adds a function to the module and returns its name. aligned: pointers that are
     multiples of 16. addresses: of variables that do not change.
     """
-    names: dict[code.Function, str] = {}
+    names: dict[code.FunctionDefinition, str] = {}
     first = Outliner(lambda hint, made: names.setdefault(made, f"{hint}{len(names)}"), aligned)
     first.outlined(block, frozenset())
-    calls: dict[code.Function, set[tuple[Distance, ...]]] = {}
+    calls: dict[code.FunctionDefinition, set[tuple[Distance, ...]]] = {}
     for piece in first.visited:
         if piece is not None:
             calls.setdefault(piece.function, set()).add(distances(piece.parameters, addresses))
@@ -119,18 +121,18 @@ class Outliner:
     functions, in order.
     """
 
-    define: Callable[[str, code.Function], str]
+    define: Callable[[str, code.FunctionDefinition], str]
     aligned: frozenset[str] = frozenset()
     addresses: Mapping[str, Address] = field(default_factory=dict[str, Address])
     decisions: Sequence[bool | None] | None = None
-    visited: list[Outlined | None] = field(default_factory=list[Outlined | None])
+    visited: list[OutlinedSection | None] = field(default_factory=list[OutlinedSection | None])
 
-    def outlined(self, block: code.Block, after: frozenset[str]) -> code.Block:
+    def outlined(self, block: code.Statements, after: frozenset[str]) -> code.Statements:
         """Return `block` with calls in place of its long sections; `after` is live after it."""
         found: list[code.Statement] = []
         for statement, following in zip(block, code.live_behind(block, after), strict=True):
             match statement:
-                case code.If() | code.Loop():
+                case code.Branch() | code.WhileLoop():
                     found.append(self.inside(statement, following))
                 case code.Section(body, least=least):
                     # Functions take only numbers and addresses, so sections nested in one that
@@ -147,7 +149,9 @@ class Outliner:
         ends = iter(code.live_inside(statement, after))
         return code.with_blocks(statement, lambda block: self.outlined(block, next(ends)))
 
-    def piece(self, body: code.Block, least: int, after: frozenset[str]) -> Outlined | None:
+    def piece(
+        self, body: code.Statements, least: int, after: frozenset[str]
+    ) -> OutlinedSection | None:
         """Return a section as a function; None if it is too short or takes too many variables."""
         if self.decisions is not None:
             kind = self.decisions[len(self.visited)]
@@ -162,7 +166,7 @@ class Outliner:
         self.visited.append(piece)
         return piece
 
-    def called(self, piece: Outlined) -> list[code.Statement]:
+    def called(self, piece: OutlinedSection) -> list[code.Statement]:
         """Return a call of the outlined function."""
         name = self.define("piece_main", piece.function)
         gives = [variable(name) for name in piece.results]
@@ -191,14 +195,14 @@ class Outliner:
 # Values must not depend on a variable that `block` assigns.
 
 
-def sink_assignments(assignments: Sequence[code.Assign], block: code.Block) -> code.Block:
+def sink_assignments(assignments: Sequence[code.Assign], block: code.Statements) -> code.Statements:
     """Return `block` with those of the assignments that it needs, each before its first use."""
     left = {assignment.target.text: assignment for assignment in assignments}
     needed = [[n for n in code.mentioned((statement,)) if n in left] for statement in block]
     last = {name: place for place, names in enumerate(needed) for name in names}
     found: list[code.Statement] = []
     for place, statement in enumerate(block):
-        if isinstance(statement, code.If):
+        if isinstance(statement, code.Branch):
             own = {n: left[n] for n in needed[place] if n in left and last[n] == place}
             statement, inside = _into_arms(own, statement)
             left = {name: left[name] for name in left if name not in inside}
@@ -208,8 +212,8 @@ def sink_assignments(assignments: Sequence[code.Assign], block: code.Block) -> c
 
 
 def _into_arms(
-    assignments: Mapping[str, code.Assign], branch: code.If
-) -> tuple[code.If, frozenset[str]]:
+    assignments: Mapping[str, code.Assign], branch: code.Branch
+) -> tuple[code.Branch, frozenset[str]]:
     """Move assignments into the one arm that needs them; return the branch and their names."""
     then, orelse = code.mentioned(branch.then).keys(), code.mentioned(branch.orelse).keys()
     inside = frozenset(assignments.keys() & (then ^ orelse) - {*code.uses(branch)})

@@ -8,11 +8,11 @@ from stretto.device.analyses import has_waits
 from stretto.device.expr import Buffer
 from stretto.device.program import DeviceProgram
 from stretto.extending.triton_source import user_names
-from stretto.machines.control import ProgramParts
+from stretto.machines.control_printer import ProgramParts
 from stretto.machines.cuda.printer.dead_stores import without_dead_stores
 from stretto.machines.cuda.printer.kernel import print_kernel
 from stretto.machines.cuda.printer.source import ENTRY
-from stretto.machines.statements import Function
+from stretto.machines.statements import FunctionDefinition
 from stretto.machines.terms import Term, variable
 from stretto.schedule.barriers import merged_leaves, with_barriers
 
@@ -48,7 +48,7 @@ class ModuleParts(ProgramParts):
         self.starts: dict[Term, int] = {}
         self.counter = [0]
         self.users: dict[str, str] = {}
-        self.defined: dict[tuple[Function, bool], str] = {}
+        self.defined: dict[tuple[FunctionDefinition, bool], str] = {}
         self.externals = {
             b: self.fresh(f"p{place}_{b.name}") for b, place in self.arguments.items()
         }
@@ -93,7 +93,9 @@ class ModuleParts(ProgramParts):
         self.taken.add(name)
         return name
 
-    def define(self, hint: str, function: Function, inline: bool = False, kernel: str = "") -> str:
+    def define(
+        self, hint: str, function: FunctionDefinition, inline: bool = False, kernel: str = ""
+    ) -> str:
         """Return the name of a function of the module, added if no equal one exists. kernel: the
         kernel it is made for."""
         key = function, inline or self.inline

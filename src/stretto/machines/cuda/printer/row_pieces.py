@@ -20,12 +20,12 @@ from stretto.machines.cuda.printer.stage_nest import GridBound
 from stretto.machines.cuda.template import power
 from stretto.machines.cuda.templates.pointwise import Map
 from stretto.machines.cuda.templates.reduction import Reduce
-from stretto.machines.statements import Builder
+from stretto.machines.statements import StatementBuilder
 from stretto.machines.terms import call, literal, total, variable
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RowPiece:
     """The stages for some rows of a task, and their bounds in each grid dim."""
 
     stages: tuple[Stage, ...]
@@ -33,8 +33,8 @@ class Piece:
 
 
 def row_pieces(
-    kernel: Kernel, grid: tuple[GridBound, ...], warps: int, out: Builder
-) -> Iterator[Piece]:
+    kernel: Kernel, grid: tuple[GridBound, ...], warps: int, out: StatementBuilder
+) -> Iterator[RowPiece]:
     """Yield the pieces of a task in order; the whole task if it is not cut.
 
     grid: the bounds of the task. Before a piece is yielded, its bounds are computed into `out`.
@@ -43,14 +43,14 @@ def row_pieces(
     tile = grid[dim].tile if dim is not None else 0
     each = _counts(ceil(tile / warps)) if isinstance(tile, int) else []
     if dim is None or not isinstance(tile, int) or (len(each) <= 1 and tile >= warps):
-        yield Piece(kernel.stages, grid)
+        yield RowPiece(kernel.stages, grid)
         return
     start = 0
     for number, count in enumerate(each):
         rows = min(count * warps, tile - start)
         bound = _bound(grid[dim], dim, start, rows, number, out)
         stages = tuple(_of_rows(stage, count * warps) for stage in kernel.stages)
-        yield Piece(stages, (*grid[:dim], bound, *grid[dim + 1 :]))
+        yield RowPiece(stages, (*grid[:dim], bound, *grid[dim + 1 :]))
         start += rows
 
 
@@ -91,7 +91,7 @@ def _counts(rows: int) -> list[int]:
 
 
 def _bound(
-    whole: GridBound, dim: int, start: int, rows: int, number: int, out: Builder
+    whole: GridBound, dim: int, start: int, rows: int, number: int, out: StatementBuilder
 ) -> GridBound:
     """Return the bounds of some rows of a tile."""
     first = total(whole.first, literal(start) if start else None)

@@ -7,7 +7,7 @@ import math
 from stretto.device.expr import Apply
 from stretto.device.functions import wrapped
 from stretto.ir.types import DType
-from stretto.machines.expressions import HALVES, INFIX
+from stretto.machines.expression_printer import HALVES, INFIX
 from stretto.machines.statements import Do
 from stretto.machines.terms import Term, call, infix, literal, prefix, variable
 

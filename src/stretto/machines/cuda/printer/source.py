@@ -26,7 +26,7 @@ PROGRESS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class KernelParameter:
     """One parameter of the kernel. `type` is that of Triton's signatures.
 
     kind:
@@ -71,7 +71,7 @@ class TritonSource:
     """
 
     text: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[KernelParameter, ...]
     arguments: tuple[Buffer, ...]
     units: int
     warps: int

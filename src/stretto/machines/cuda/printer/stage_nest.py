@@ -19,11 +19,11 @@ from stretto.device.operator import Operator, Span, Stage, TileDim
 from stretto.ir.sizes import Product, Var
 from stretto.ir.types import DType
 from stretto.machines.cuda.costs import WARP
-from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter, size_term
 from stretto.machines.cuda.printer.scalar import TASK, cast_term
 from stretto.machines.cuda.printer.stage_frame import LanePlaces, ResultFrame
-from stretto.machines.expressions import HALVES
-from stretto.machines.statements import Builder, For, Naming
+from stretto.machines.cuda.printer.triton_terms import Coordinate, LanePrinter, size_term
+from stretto.machines.expression_printer import HALVES
+from stretto.machines.statements import CountedLoop, Naming, StatementBuilder
 from stretto.machines.terms import Term, call, every, infix, literal, total, variable
 
 
@@ -61,7 +61,7 @@ class BoxDim:
 
 
 @dataclass(slots=True)
-class NestPrinter(ABC):
+class TritonNestPrinter(ABC):
     """Prints one stage into `out`; `grid` has the bounds of the task's grid dims.
 
     `dims` and `depths` are those of the box and of the reduction that have more than one value,
@@ -70,7 +70,7 @@ class NestPrinter(ABC):
     unit.
     """
 
-    out: Builder
+    out: StatementBuilder
     names: Naming
     stage: Stage
     grid: tuple[GridBound, ...]
@@ -241,7 +241,7 @@ class NestPrinter(ABC):
             yield None
             return
         start = self.scalars.fresh("c")
-        with self.out.within(For(start, literal(0), literal(size), literal(block))):
+        with self.out.within(CountedLoop(start, literal(0), literal(size), literal(block))):
             yield start
 
     def place(
@@ -314,7 +314,7 @@ class NestPrinter(ABC):
             return
         dim, *rest = dims
         name = self.scalars.fresh("n")
-        with self.out.within(For(name, literal(0), literal(dim.count or dim.size))):
+        with self.out.within(CountedLoop(name, literal(0), literal(dim.count or dim.size))):
             inside = printer.inner()
             inside.variables[dim.number] = Coordinate(total(dim.first, name), None, _interval(dim))
             with self.each(inside, rest) as inner:
@@ -346,7 +346,9 @@ class NestPrinter(ABC):
         return sorted(dims, key=distance, reverse=True)
 
 
-def task_bounds(grid: tuple[TileDim, ...], names: Naming, out: Builder) -> tuple[GridBound, ...]:
+def task_bounds(
+    grid: tuple[TileDim, ...], names: Naming, out: StatementBuilder
+) -> tuple[GridBound, ...]:
     """Emit the computation of the task's position in each grid dim, and return its bounds."""
     bounds: list[GridBound] = []
     rest = TASK

@@ -16,10 +16,10 @@ from stretto.device.runs import called, reached
 from stretto.ir.sizes import Size, ceil_div
 from stretto.machines import statements as code
 from stretto.machines.cuda.printer.early import STATES, EarlyLoads
-from stretto.machines.cuda.printer.expr import size_term
 from stretto.machines.cuda.printer.function import FRAME, FRAME_UNIT, FunctionPrinter, requirement
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import OK, UNIT
+from stretto.machines.cuda.printer.triton_terms import size_term
 from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.runtime.results import Status
 
@@ -29,12 +29,12 @@ ZERO = call("tl.cast", 0, "tl.int64")
 
 
 @dataclass(slots=True)
-class State:
+class FunctionState:
     """A part of a function. prologue: what is executed first after a call, before the addresses in
     the frame are known."""
 
     owner: Routine
-    prologue: code.Block = ()
+    prologue: code.Statements = ()
     body: list[code.Statement] = field(default_factory=list[code.Statement])
 
 
@@ -73,7 +73,7 @@ class StateMachine:
 
     parts: ModuleParts
     early: EarlyLoads
-    states: list[State] = field(default_factory=list[State])
+    states: list[FunctionState] = field(default_factory=list[FunctionState])
     routines: dict[str, Routine] = field(default_factory=dict[str, Routine])
 
     def __post_init__(self) -> None:
@@ -84,9 +84,9 @@ class StateMachine:
             printer = FunctionPrinter(self.parts, self.early, self.parts.functions[function.name])
             routine = Routine(printer, len(self.states), frame, reached(function.name, callees))
             self.routines[function.name] = routine
-            self.states.append(State(routine))
+            self.states.append(FunctionState(routine))
 
-    def statements(self, results: code.Block, first: Mapping[str, Term]) -> code.Block:
+    def statements(self, results: code.Statements, first: Mapping[str, Term]) -> code.Statements:
         """Return the loop over states. results: statements that store main's results. first:
         initial values of variables, where they are not 0."""
         recursive = self.recursive
@@ -97,7 +97,7 @@ class StateMachine:
             routine.printer.whole()
         for routine in self.routines.values():
             self.add(routine, tuple(routine.printer.out.statements), results)
-        out = code.Builder()
+        out = code.StatementBuilder()
         for name in (FRAME, DEPTH, TOP):
             out.assign(name, ZERO)
         out.assign(STACK, STACK + UNIT * STACK_WORDS)
@@ -106,7 +106,7 @@ class StateMachine:
             for number, state in enumerate(self.states):
                 here = OK & infix(STATE, "==", number)
                 body = (*state.prologue, *self.places(state), *state.body)
-                out.add(code.If(here, body, note=state.owner.name))
+                out.add(code.Branch(here, body, note=state.owner.name))
         carried = frozenset[str]().union(*(code.live((b,), frozenset()) for b in branches))
         external = {*self.parts.externals.values()}
         for routine in self.routines.values():
@@ -114,7 +114,7 @@ class StateMachine:
                 if name in carried and variable(name) not in external:
                     out.assign(variable(name), first.get(name, kept.first))
         out.assign(STATE, call("tl.cast", entry, "tl.int32"))
-        loop = code.Loop(OK & infix(STATE, ">=", 0), body=tuple(branches))
+        loop = code.WhileLoop(OK & infix(STATE, ">=", 0), body=tuple(branches))
         out.add(*self.early.around(STATES, loop))
         return tuple(out.statements)
 
@@ -124,13 +124,13 @@ class StateMachine:
         reached = (r.reaches for r in self.routines.values() if r.name in r.reaches)
         return frozenset[str]().union(*reached)
 
-    def places(self, state: State) -> code.Block:
+    def places(self, state: FunctionState) -> code.Statements:
         """Return assignments of the addresses in the frame that a state uses."""
         used = code.mentioned(tuple(state.body))
         places = state.owner.printer.places.items()
         return tuple(code.Assign(name, place) for name, place in places if name.text in used)
 
-    def add(self, routine: Routine, body: code.Block, results: code.Block) -> None:
+    def add(self, routine: Routine, body: code.Statements, results: code.Statements) -> None:
         """Add the states of a function."""
         printer = routine.printer
         if routine.name == "main":
@@ -146,9 +146,9 @@ class StateMachine:
             self.states[last].body += [_down(TOP, 1), code.Assign(STATE, following)]
 
     # ---- cutting -----------------------------------------------------------------------------
-    def new(self, routine: Routine, prologue: code.Block = ()) -> int:
+    def new(self, routine: Routine, prologue: code.Statements = ()) -> int:
         """Add a state; return its number."""
-        self.states.append(State(routine, prologue))
+        self.states.append(FunctionState(routine, prologue))
         return len(self.states) - 1
 
     def goto(self, state: int, following: int) -> None:
@@ -160,27 +160,27 @@ class StateMachine:
         choice = call("tl.where", condition, yes, no)
         self.states[state].body.append(code.Assign(STATE, choice))
 
-    def cut(self, owner: Routine, block: code.Block, state: int, after: frozenset[str]) -> int:
+    def cut(self, owner: Routine, block: code.Statements, state: int, after: frozenset[str]) -> int:
         """Append statements to a state, and return the state in which they end.
 
         after: the variables that are live after them.
         """
         for statement, behind in zip(block, code.live_behind(block, after), strict=True):
-            if not any(isinstance(inner, code.Call) for inner in code.walk((statement,))):
+            if not any(isinstance(inner, code.FunctionCall) for inner in code.walk((statement,))):
                 self.states[state].body.append(statement)
                 continue
             match statement:
-                case code.Call():
+                case code.FunctionCall():
                     state = self.call(owner, statement, state, behind)
                 case code.Section(body):
                     state = self.cut(owner, body, state, behind)
-                case code.If(condition, then, orelse):
+                case code.Branch(condition, then, orelse):
                     yes, no, join = (self.new(owner) for _ in range(3))
                     self.choose(state, condition, yes, no)
                     for arm, block in ((yes, then), (no, orelse)):
                         self.goto(self.cut(owner, block, arm, behind), join)
                     state = join
-                case code.Loop(condition, head, body):
+                case code.WhileLoop(condition, head, body):
                     first, again, end = (self.new(owner) for _ in range(3))
                     live_body, live_head = code.live_inside(statement, behind)
                     self.goto(state, first)
@@ -191,7 +191,9 @@ class StateMachine:
                     raise TypeError(statement)
         return state
 
-    def call(self, caller: Routine, node: code.Call, state: int, behind: frozenset[str]) -> int:
+    def call(
+        self, caller: Routine, node: code.FunctionCall, state: int, behind: frozenset[str]
+    ) -> int:
         """Emit a call; return the state that follows it."""
         callee = self.routines[node.function]
         types = caller.printer.saved if caller.name in callee.reaches else {}
@@ -205,7 +207,7 @@ class StateMachine:
         needed = (FRAME + frames) * FRAME_UNIT
         room = TOP + (len(kept) + 1)
         back = self.new(caller)
-        out = code.Builder(self.states[state].body)
+        out = code.StatementBuilder(self.states[state].body)
         out.assign(DEPTH, 1, operator="+=")
         out.add(
             requirement(infix(DEPTH, "<=", MAX_DEPTH), Status.TOO_DEEP, DEPTH),
@@ -222,7 +224,7 @@ class StateMachine:
         _move(out, callee.printer.parameters, node.arguments, f"argument{{}}_{callee.entry}")
         out.assign(FRAME, moved if frame.names else frame, operator="+=")
         self.goto(state, callee.entry)
-        restored = code.Builder()
+        restored = code.StatementBuilder()
         if kept:
             restored.add(_down(TOP, len(kept)))
         loads = (call("tl.load", STACK + TOP + place, effect=True) for place in range(len(kept)))
@@ -246,7 +248,7 @@ class StateMachine:
 
 
 def _move(
-    out: code.Builder, targets: tuple[Term, ...], values: tuple[Term, ...], name: str
+    out: code.StatementBuilder, targets: tuple[Term, ...], values: tuple[Term, ...], name: str
 ) -> None:
     """Assign all values in parallel, through temporary variables of this name with a number."""
     temporaries = [variable(name.format(number)) for number in range(len(targets))]

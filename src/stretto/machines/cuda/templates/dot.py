@@ -24,22 +24,22 @@ from typing import ClassVar
 from stretto.device.expr import Apply, Const, Expr, Load, Var
 from stretto.device.operator import Operator
 from stretto.ir.types import DType
-from stretto.kernels.contraction import Product
-from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter
+from stretto.kernels.contraction import MatrixProduct
 from stretto.machines.cuda.printer.scalar import MEMORY_TYPES, cast_term
-from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter, total_size
+from stretto.machines.cuda.printer.stage_nest import BoxDim, TritonNestPrinter, total_size
+from stretto.machines.cuda.printer.triton_terms import Coordinate, LanePrinter
 from stretto.machines.cuda.template import (
-    Choice,
     CudaTemplate,
-    Family,
+    CudaTemplateFamily,
     Parts,
     Stencil,
+    TemplateChoice,
     block_product,
     power,
     waste,
 )
-from stretto.machines.expressions import HALVES
-from stretto.machines.statements import For
+from stretto.machines.expression_printer import HALVES
+from stretto.machines.statements import CountedLoop
 from stretto.machines.terms import Term, call, literal
 
 # ---- The depth of a product on tensor cores, in steps that are powers of two.
@@ -57,7 +57,7 @@ def floor_power(value: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DepthStep:
     """`count` consecutive pieces of the depth, from `start` on, each with `parts` parts of `deep`
     numbers."""
 
@@ -71,17 +71,17 @@ class Step:
         return self.parts * self.deep
 
 
-def steps_of(depth: int, deep: int, parts: int) -> list[Step]:
+def steps_of(depth: int, deep: int, parts: int) -> list[DepthStep]:
     """Return the whole steps of a depth, then the rest in powers of two, of which only the last
     may have lanes without an element."""
     whole, rest = divmod(depth, deep)
-    found = [Step(0, parts, deep // parts, whole)] if whole else []
+    found = [DepthStep(0, parts, deep // parts, whole)] if whole else []
     start, most = whole * deep, deep if parts == 1 else MOST_REST
     while rest > 0:
         size = min(max(power(rest), LEAST_DEPTH), most)
         if size - rest >= max(LEAST_DEPTH, size // 4):
             size = max(floor_power(rest), LEAST_DEPTH)
-        found.append(Step(start, 1, size))
+        found.append(DepthStep(start, 1, size))
         start, rest = start + size, rest - size
     return found
 
@@ -110,7 +110,7 @@ class Dot(CudaTemplate):
     rows: int
     columns: int
     depth: int
-    product: Product
+    product: MatrixProduct
     parts: int = 1
 
     @classmethod
@@ -120,11 +120,11 @@ class Dot(CudaTemplate):
             raise ValueError("the operator is no product")
         return {"product": product}
 
-    def printer(self, parts: Parts) -> NestPrinter:
+    def printer(self, parts: Parts) -> TritonNestPrinter:
         return DotPrinter(*parts, template=self)
 
 
-def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice | None:
+def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> TemplateChoice | None:
     """Return the choice for a box with enough rows and columns that is within one piece of each
     dim; else None."""
     product = stencil.product
@@ -158,7 +158,7 @@ def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice | None:
     block = flops / rate + bytes_ / costs.bandwidth + max(chain, 1.0) * costs.depth_seconds
     block += costs.stage_seconds if parts > 1 else 0.0
     seconds = costs.latency_seconds + blocks * (block + costs.latency_seconds / 2)
-    return Choice(Dot(high, wide, deep, product, parts), seconds, seconds)
+    return TemplateChoice(Dot(high, wide, deep, product, parts), seconds, seconds)
 
 
 def numbers_of(stencil: Stencil) -> list[Load]:
@@ -256,14 +256,14 @@ def is_plain(factor: Expr) -> bool:
     return isinstance(factor, Load) and factor.access.offset.is_affine
 
 
-FAMILY = Family(Dot, _choice)
+FAMILY = CudaTemplateFamily(Dot, _choice)
 
 
 # ---- printing --------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class DotPrinter(NestPrinter):
+class DotPrinter(TritonNestPrinter):
     """Prints matrix products, in blocks of `rows` x `columns` x `depth`."""
 
     template: Dot = field(kw_only=True)
@@ -279,7 +279,7 @@ class DotPrinter(NestPrinter):
         with self.each(self.scalars, batch) as outer:
             self.blocks(found, outer, rows, columns)
 
-    def join_roles(self, found: Product) -> list[BoxDim]:
+    def join_roles(self, found: MatrixProduct) -> list[BoxDim]:
         """Join rows among themselves, and columns."""
         offset = self.operator.out.offset
         rows = [d for d in self.dims if d.number in found.rows]
@@ -292,7 +292,7 @@ class DotPrinter(NestPrinter):
         ]
 
     def blocks(
-        self, found: Product, outer: LanePrinter, rows: list[BoxDim], columns: list[BoxDim]
+        self, found: MatrixProduct, outer: LanePrinter, rows: list[BoxDim], columns: list[BoxDim]
     ) -> None:
         high, wide = self.template.rows, self.template.columns
         with self.loop(rows, high) as row, self.loop(columns, wide) as column:
@@ -313,13 +313,13 @@ class DotPrinter(NestPrinter):
             outs.store(self.operator.out, total, DType.F32)
             self.epilogue(outs, total)
 
-    def steps(self) -> Iterator[tuple[Step, AbstractContextManager[Term | int | None]]]:
+    def steps(self) -> Iterator[tuple[DepthStep, AbstractContextManager[Term | int | None]]]:
         """Yield the steps of the depth in order, each with its context: a loop, whose variable is
         the start of the step, or nothing."""
         depth, deep = total_size(self.depths), self.template.depth
         if not isinstance(depth, int):
             deep = min(deep, MOST_REST)
-            yield Step(0, 1, deep), self.loop(self.depths, deep)
+            yield DepthStep(0, 1, deep), self.loop(self.depths, deep)
             return
         for step in steps_of(depth, deep, self.template.parts):
             if step.count > FEW_STEPS:
@@ -329,14 +329,16 @@ class DotPrinter(NestPrinter):
                 yield step, nullcontext(step.start + number * step.size)
 
     @contextmanager
-    def stepping(self, step: Step) -> Generator[Term]:
+    def stepping(self, step: DepthStep) -> Generator[Term]:
         start = self.scalars.fresh("c")
         end = step.start + step.count * step.size
-        with self.out.within(For(start, literal(step.start), literal(end), literal(step.size))):
+        with self.out.within(
+            CountedLoop(start, literal(step.start), literal(end), literal(step.size))
+        ):
             yield start
 
     def pair(
-        self, outer: LanePrinter, sides: Sides, step: Step, start: Term | int | None
+        self, outer: LanePrinter, sides: Sides, step: DepthStep, start: Term | int | None
     ) -> tuple[Factor, Factor]:
         """Return printers for the blocks of the two factors at a step, and the axes of their
         depth; with several parts, axis 0 numbers those."""
@@ -384,7 +386,7 @@ class DotPrinter(NestPrinter):
         printer.variables |= outer.variables
         return printer
 
-    def multiply(self, found: Product, lefts: Factor, rights: Factor, total: Term) -> None:
+    def multiply(self, found: MatrixProduct, lefts: Factor, rights: Factor, total: Term) -> None:
         pair = found.factors(self.operator)
         kind = block_dtype(pair)
         left, right = lefts.block(pair[0], kind), rights.block(pair[1], kind)

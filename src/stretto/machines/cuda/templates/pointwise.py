@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import ClassVar
 
-from stretto.device.expr import Dynamic, Index, Var
+from stretto.device.expr import ComputedPosition, Index, Var
 from stretto.ir.types import DType
-from stretto.machines.cuda.printer.expr import LanePrinter
 from stretto.machines.cuda.printer.scalar import BARRIER
 from stretto.machines.cuda.printer.stage_frame import ResultFrame, Signature
-from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter, total_size
+from stretto.machines.cuda.printer.stage_nest import BoxDim, TritonNestPrinter, total_size
+from stretto.machines.cuda.printer.triton_terms import LanePrinter
 from stretto.machines.cuda.template import (
-    Choice,
     CudaTemplate,
-    Family,
+    CudaTemplateFamily,
     Parts,
     Stencil,
+    TemplateChoice,
     power,
     traffic,
 )
@@ -36,11 +36,11 @@ class Map(CudaTemplate):
     name: ClassVar[str] = "map"
     block: int
 
-    def printer(self, parts: Parts) -> NestPrinter:
+    def printer(self, parts: Parts) -> TritonNestPrinter:
         return MapPrinter(*parts, block_size=self.block)
 
 
-def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice | None:
+def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> TemplateChoice | None:
     if stencil.operator.combine:
         return None
     points, costs = prod(sizes), stencil.costs
@@ -51,17 +51,17 @@ def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice | None:
         (ceil(points / block) - 1) * costs.latency_seconds / 2,
     )
     latency = costs.latency_seconds if stencil.loads else 0.0
-    return Choice(Map(block), latency + seconds, seconds)
+    return TemplateChoice(Map(block), latency + seconds, seconds)
 
 
-FAMILY = Family(Map, _choice)
+FAMILY = CudaTemplateFamily(Map, _choice)
 
 
 # ---- printing --------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class MapPrinter(NestPrinter):
+class MapPrinter(TritonNestPrinter):
     """Prints operators without a reduction.
 
     Elements that may be added to the same position are added by atomics, or else stored in order:
@@ -152,10 +152,12 @@ class MapPrinter(NestPrinter):
         computed: set[int] = set()
         for index in self.operator.out.index:
             for atom in index.atoms():
-                if isinstance(atom, Dynamic):
+                if isinstance(atom, ComputedPosition):
                     computed |= Index.of(atom).vars()
         dynamic = any(
-            isinstance(atom, Dynamic) for index in self.operator.out.index for atom in index.atoms()
+            isinstance(atom, ComputedPosition)
+            for index in self.operator.out.index
+            for atom in index.atoms()
         )
         if not dynamic and not self.operator.accumulate:
             return []

@@ -21,21 +21,21 @@ from stretto.device.expr import Expr, Index, Var, substitute_vars
 from stretto.device.operator import SCANS
 from stretto.ir.types import DType
 from stretto.machines.cuda.costs import WARP
-from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter
 from stretto.machines.cuda.printer.scalar import VALUE_TYPES
 from stretto.machines.cuda.printer.stage_frame import ResultFrame
-from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter, total_size
+from stretto.machines.cuda.printer.stage_nest import BoxDim, TritonNestPrinter, total_size
+from stretto.machines.cuda.printer.triton_terms import Coordinate, LanePrinter
 from stretto.machines.cuda.template import (
     UNROLL,
-    Choice,
     CudaTemplate,
-    Family,
+    CudaTemplateFamily,
     Parts,
     Stencil,
+    TemplateChoice,
     power,
     traffic,
 )
-from stretto.machines.statements import For
+from stretto.machines.statements import CountedLoop
 from stretto.machines.terms import Term, call, infix, literal, variable
 
 FAR, FAR_OF_INT64 = 2**31 - 1, 2**63 - 1
@@ -72,11 +72,11 @@ class Reduce(CudaTemplate):
     def holds_rows(self) -> bool:
         return self.chunk > 0
 
-    def printer(self, parts: Parts) -> NestPrinter:
+    def printer(self, parts: Parts) -> TritonNestPrinter:
         return ReducePrinter(*parts, template=self)
 
 
-def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
+def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> TemplateChoice:
     operator, costs = stencil.operator, stencil.costs
     unrolled = _unrolled(stencil, sizes)
     copies = prod((sizes[n] for n in unrolled), start=1)
@@ -97,7 +97,7 @@ def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
     template = Reduce(rows, lanes, sum(1 << n for n in unrolled), chunk)
     combined = costs.shuffle_seconds if chunk else costs.stage_seconds
     seconds = costs.latency_seconds + max(busy, chunks * costs.latency_seconds) + combined
-    return Choice(template, seconds, seconds if chunks > 1 else busy + combined)
+    return TemplateChoice(template, seconds, seconds if chunks > 1 else busy + combined)
 
 
 def _unrolled(stencil: Stencil, sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -158,14 +158,14 @@ def _along_depth(stencil: Stencil) -> bool:
     return not steps or steps.get(last, 1 << 62) == min(steps.values())
 
 
-FAMILY = Family(Reduce, _choice, rank=2)
+FAMILY = CudaTemplateFamily(Reduce, _choice, rank=2)
 
 
 # ---- printing --------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class ReducePrinter(NestPrinter):
+class ReducePrinter(TritonNestPrinter):
     """Prints operators with a reduction, by rows of `rows` and chunks of `depth` lanes."""
 
     template: Reduce = field(kw_only=True)
@@ -252,7 +252,9 @@ class ReducePrinter(NestPrinter):
             yield (self.piece(printer, place * block) for place in range(count))
             return
         start = self.scalars.fresh("c")
-        with self.out.within(For(start, literal(0), literal(size), literal(together * block))):
+        with self.out.within(
+            CountedLoop(start, literal(0), literal(size), literal(together * block))
+        ):
             yield (self.piece(printer, start + place * block) for place in range(together))
 
     def piece(self, printer: LanePrinter, start: Term | int) -> tuple[LanePrinter, Term]:

@@ -11,12 +11,19 @@ from typing import ClassVar
 from stretto.device.expr import Const, Expr, Position
 from stretto.device.operator import Combine, Operator
 from stretto.device.user_kernels import UserKernel, kernel_of
-from stretto.extending.views import UserCall, UserView
+from stretto.extending.kernel_tensors import UserCall, UserView
 from stretto.ir.types import DType
-from stretto.machines.cuda.printer.expr import INDEX_LIMIT, LanePrinter
-from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter
-from stretto.machines.cuda.template import Choice, CudaTemplate, Family, Parts, Stencil, power
-from stretto.machines.statements import Do, For
+from stretto.machines.cuda.printer.stage_nest import BoxDim, TritonNestPrinter
+from stretto.machines.cuda.printer.triton_terms import INDEX_LIMIT, LanePrinter
+from stretto.machines.cuda.template import (
+    CudaTemplate,
+    CudaTemplateFamily,
+    Parts,
+    Stencil,
+    TemplateChoice,
+    power,
+)
+from stretto.machines.statements import CountedLoop, Do
 from stretto.machines.terms import Term, call, joined, literal, total
 
 MOST_LANES = 2048
@@ -26,7 +33,7 @@ MOST_INNER = 64
 
 
 @dataclass(frozen=True, slots=True)
-class User(CudaTemplate):
+class CudaUserKernel(CudaTemplate):
     """A user's kernel. lanes: the product of the blocks of the indices, unless `multiples` require
     more."""
 
@@ -38,11 +45,11 @@ class User(CudaTemplate):
     def facts(cls, operator: Operator) -> dict[str, object]:
         return {"kernel": kernel_of(operator)}
 
-    def printer(self, parts: Parts) -> NestPrinter:
+    def printer(self, parts: Parts) -> TritonNestPrinter:
         return UserPrinter(*parts, template=self)
 
 
-def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice | None:
+def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> TemplateChoice | None:
     operator, costs = stencil.operator, stencil.costs
     if operator.combine is not Combine.KERNEL:
         return None
@@ -62,7 +69,7 @@ def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice | None:
     seconds = costs.latency_seconds + max(
         prod(sizes) * costs.user_seconds(operator), calls * costs.latency_seconds / 2
     )
-    return Choice(User(lanes, kernel), seconds, seconds)
+    return TemplateChoice(CudaUserKernel(lanes, kernel), seconds, seconds)
 
 
 def block_sizes(kernel: UserKernel, tiles: Sequence[int | None], lanes: int) -> tuple[int, ...]:
@@ -83,18 +90,18 @@ def block_sizes(kernel: UserKernel, tiles: Sequence[int | None], lanes: int) -> 
     return tuple(found)
 
 
-FAMILY = Family(User, _choice)
+FAMILY = CudaTemplateFamily(CudaUserKernel, _choice)
 
 
 # ---- printing --------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class UserPrinter(NestPrinter):
+class UserPrinter(TritonNestPrinter):
     """Calls of the function: for each position along the leading dims, and block by block along
     the indices."""
 
-    template: User = field(kw_only=True)
+    template: CudaUserKernel = field(kw_only=True)
 
     def print(self) -> None:
         found = UserCall.of(self.operator)
@@ -132,7 +139,7 @@ class UserPrinter(NestPrinter):
             return
         start = self.scalars.fresh("c")
         end = call("tl.minimum", start + block, last)
-        with self.out.within(For(start, first, last, literal(block))):
+        with self.out.within(CountedLoop(start, first, last, literal(block))):
             self._blocks(found, printer, rest, [*ranges, _range(found, start, end, block)])
 
     def _call(self, found: UserCall, printer: LanePrinter, ranges: list[Term]) -> None:

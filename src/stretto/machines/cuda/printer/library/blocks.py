@@ -1,6 +1,6 @@
 """Functions of printed Triton kernels on whole blocks: products, and combining the lanes of a row.
 
-Embedded like functions.py.
+Embedded like scalar_functions.py.
 """
 
 import triton

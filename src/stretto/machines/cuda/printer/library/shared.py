@@ -4,7 +4,7 @@ Triton holds no value in shared memory from one iteration of a loop to the next.
 requests more of it than Triton needs and addresses the rest itself: Triton's part is at the
 beginning of a unit's dynamic shared memory, the constants are at its end, and their places are
 counted back from there. Before the loop all threads store what they have loaded; a barrier follows,
-and from then on that memory is only read. Embedded like functions.py.
+and from then on that memory is only read. Embedded like scalar_functions.py.
 """
 
 import triton

@@ -1,14 +1,14 @@
 """Exponential, hyperbolic and trigonometric functions of printed Triton kernels.
 
-Embedded like functions.py. Triton's own `exp` of f32 is a multiplication and an approximate `ex2`;
-its `log`, `sin`, `cos` and `erf` are accurate, as is everything of f64. Relative errors are at most
-5e-7 in f32 and 4e-15 in f64 (tests/machines/cuda/test_functions.py).
+Embedded like scalar_functions.py. Triton's own `exp` of f32 is a multiplication and an approximate
+`ex2`; its `log`, `sin`, `cos` and `erf` are accurate, as is everything of f64. Relative errors are
+at most 5e-7 in f32 and 4e-15 in f64 (tests/machines/cuda/test_scalar_functions.py).
 """
 
 import triton
 import triton.language as tl
 
-from stretto.machines.cuda.printer.library.functions import (
+from stretto.machines.cuda.printer.library.scalar_functions import (
     stretto_copysign,
     stretto_divide,
     stretto_is_negative,
