@@ -1,0 +1,3 @@
+from experiments.reader import entry
+
+entry.install()
