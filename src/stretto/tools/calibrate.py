@@ -1,8 +1,8 @@
 """`stretto calibrate`: fits the parameters of the CPU's cost model to this host.
 
-Programs whose kernels each depend on one parameter (`calibration_probes`) are compiled and run with
-a clock around every task. Parameters that follow from one time are computed from it; the remaining
-difference between the model and a template is a factor of that template.
+Programs whose kernels each depend on one parameter are compiled and run with a clock around every
+task. Parameters that follow from one time are computed from it; the remaining difference between
+the model and a template is a factor of that template.
 """
 
 from __future__ import annotations

@@ -84,13 +84,13 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 
 _PROGRAM = """
 import threading
-from stretto.batching.serving import Stream, StreamOptions, Value
+from stretto.batching.serving import InstanceResult, Stream, StreamOptions
 go_on = threading.Event()
 def run(calls):
     go_on.wait(20)
     for call in calls:
         print("answered", call.args[0], flush=True)
-    return [Value(None) for _ in calls]
+    return [InstanceResult(None) for _ in calls]
 stream = Stream(run, StreamOptions(max_batch=2, max_wait_ms=1e6))
 """
 

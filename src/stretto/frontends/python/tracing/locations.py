@@ -28,7 +28,7 @@ _STRETTO = str(Path(__file__).parents[3]) + os.sep
 _ITERATORS = _STRETTO + os.path.join("frontends", "python", "lists", "iterators.py")
 _PROGRAMS = (
     _STRETTO + "_zoo",
-    _STRETTO + os.path.join("tools", "calibration_probes.py"),
+    _STRETTO + os.path.join("tools", "calibrate.py"),
     _ITERATORS,
 )
 """Paths of programs in this package that it compiles itself."""
