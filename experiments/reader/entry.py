@@ -57,8 +57,8 @@ class _NotRedirected:
 
 
 def install() -> None:
-    real.staging = Staging  # type: ignore[assignment]
-    real.redirected = lambda seen: nullcontext(_NotRedirected())  # type: ignore[assignment]
+    real.staging = Staging
+    real.redirected = lambda seen: nullcontext(_NotRedirected())
 
     Hooks.use = lambda value, operation: CURRENT[-1].regions.each_option(value, operation)
     branches.branch = _branch

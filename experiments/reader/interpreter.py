@@ -199,7 +199,7 @@ class Interpreter:
     def after_loop(self, frame: Frame, node: ast.For | ast.While, end: Any) -> Any:
         """Run the `else` of a loop of the program, unless it was left by `break`."""
         if node.orelse and (end is None or isinstance(end, Perhaps)):
-            rest = lambda: self.finish(self.block(frame, node.orelse))  # noqa: E731
+            rest = lambda: self.finish(self.block(frame, node.orelse))
             end = rest() if end is None else self.after(frame, end, rest)
         return self.without_break(end)
 
@@ -299,7 +299,7 @@ class Interpreter:
             if found is False:
                 continue
             if case.guard is not None:
-                guard = lambda case=case: self.test(frame, case.guard)  # noqa: E731
+                guard = lambda case=case: self.test(frame, case.guard)
                 found = (
                     guard() if found is True else self.regions.branch(found, guard, lambda: False)
                 )
@@ -438,7 +438,7 @@ class Interpreter:
     def simple_import(self, frame: Frame, node: ast.Import | ast.ImportFrom) -> None:
         names: dict[str, Any] = {}
         module = ast.Module([node], [])
-        exec(compile(module, "<import>", "exec"), dict(frame.function.__globals__), names)  # noqa: S102
+        exec(compile(module, "<import>", "exec"), dict(frame.function.__globals__), names)
         for name, value in names.items():
             self.store_name(frame, name, value)
 
@@ -559,7 +559,7 @@ class Interpreter:
         first = self.test(frame, values[0])
         if len(values) == 1 or (isinstance(first, bool) and first is not is_and):
             return first
-        rest = lambda: self._tests(frame, is_and, values[1:])  # noqa: E731
+        rest = lambda: self._tests(frame, is_and, values[1:])
         if isinstance(first, bool):
             return rest()
         if is_and:
@@ -626,7 +626,7 @@ class Interpreter:
         if len(values) == 1:
             return first
         truth = self.objects.truth(first)
-        rest = lambda: self._operands(frame, is_and, values[1:])  # noqa: E731
+        rest = lambda: self._operands(frame, is_and, values[1:])
         if isinstance(truth, bool):
             return rest() if truth is is_and else first
         arms = (rest, lambda: first) if is_and else (lambda: first, rest)
@@ -641,7 +641,7 @@ class Interpreter:
         if len(ops) == 1:
             return found
         truth = self.objects.truth(found)
-        rest = lambda: self._chain(frame, second, ops[1:], others[1:])  # noqa: E731
+        rest = lambda: self._chain(frame, second, ops[1:], others[1:])
         if isinstance(truth, bool):
             return rest() if truth else found
         return self.regions.branch(truth, rest, lambda: found)

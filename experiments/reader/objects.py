@@ -1523,7 +1523,7 @@ def _rules(objects: Objects) -> dict[Any, Callable[..., Any]]:
         return not stops
 
     def _fold(found: Any, others: list[Any], stops: bool) -> Any:
-        rest = lambda: fold(tuple(others), stops)  # noqa: E731
+        rest = lambda: fold(tuple(others), stops)
         branch = objects.interpreter.regions.branch
         return branch(found, lambda: True, rest) if stops else branch(found, rest, lambda: False)
 
@@ -1619,8 +1619,6 @@ def _rules(objects: Objects) -> dict[Any, Callable[..., Any]]:
     }  # fmt: skip
 
 
-for _name in ("SuperOf",):
-    pass
 _lookup = Objects.lookup
 
 

@@ -176,7 +176,7 @@ class Calls:
         while name in state.functions or name == "main":
             number += 1
             name = f"{base}_{number}"
-        state.functions[name] = None  # type: ignore[assignment]
+        state.functions[name] = None
         made = Recursion(self.regions, None, None, name=name)
         made.args = [form_of(value, heap.count + 1) for value in given]
         self.known[key] = made

@@ -335,20 +335,7 @@ class Join:
                 key: self.value(first.get(key, MISSING), second.get(key, MISSING), key)
                 for key in keys
             }
-        if self.own_pair(first, second):
-            return self.object(first, second)
         return self.either(first, second)
-
-    def own_pair(self, first: Any, second: Any) -> bool:
-        heap = self.regions.heap
-        return (
-            type(first) is type(second)
-            and all(heap.is_own(x) and not callable(x) for x in (first, second))
-            and False
-        )
-
-    def object(self, first: Any, second: Any) -> Any:
-        raise AssertionError
 
     def items(self, first: Any, second: Any) -> Any:
         """Join the contents of a list."""
@@ -535,7 +522,7 @@ def _list_kind(side: Any) -> LeafKind | None:
     if isinstance(side, TracedList):
         return kind_of(side)
     kind = items_kind(side)
-    return None if kind is None else LeafKind(TensorListType(kind.type), kind.number)  # type: ignore[arg-type]
+    return None if kind is None else LeafKind(TensorListType(kind.type), kind.number)
 
 
 # ---- Forms of values that a loop carries.
@@ -989,7 +976,7 @@ class Loop:
             return end
 
         inner = Loop(self.regions, frame, self.node)
-        inner.body = body  # type: ignore[method-assign]
+        inner.body = body
         return inner.run_while(lambda: frame.vars[name])
 
     def with_jumps(self, head: Callable[[], Any]) -> Any:
@@ -1026,7 +1013,7 @@ class Loop:
             return self.regions.branch(stopped, lambda: False, head)
 
         inner = Loop(self.regions, frame, self.node)
-        inner.body = body  # type: ignore[method-assign]
+        inner.body = body
         result = inner.run_while(going)
         assert result is None
         ended = {jump: frame.vars[name] for jump, name in names().items() if jump in jumps}

@@ -1,5 +1,5 @@
-"""What `Batched.explain()` shows: what was batched at which depth, what was not and why. Also the
-times of `Batched.profile()`."""
+"""Sections of `Batched.explain()`: blocks that were batched, by depth, and those that were not,
+with the reason. Also the times of `Batched.profile()`."""
 
 from __future__ import annotations
 

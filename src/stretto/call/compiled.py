@@ -267,6 +267,11 @@ class Compiled:
 
         save(self._function, self.signatures, self._options, path, weights)
 
+    @property
+    def is_used(self) -> bool:
+        """True once a call has compiled a program, or has run in pieces."""
+        return bool(self.signatures or (self._fallback and self._fallback.calls))
+
     def explain(self) -> str:
         """Report, per signature, what was captured, fused, scheduled and built, and what was not
         and why."""

@@ -42,10 +42,10 @@ MOST_SIGNATURES = 32
 class CompiledPart(Protocol):
     """A function, a module or a segment of one that is compiled by itself."""
 
-    _fallback: Fallback | None
-
     @property
     def signatures(self) -> Sequence[object]: ...
+    @property
+    def is_used(self) -> bool: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
     def run_segment(self, args: tuple[Any, ...]) -> Any: ...
     def explain(self) -> str: ...
@@ -171,7 +171,7 @@ class CallSegments:
                 )
                 for kind, found in (("part", self.parts), ("segment", self.segments))
                 for piece in found.values()
-                if piece.signatures or (piece._fallback and piece._fallback.calls)  # pyright: ignore[reportPrivateUsage]
+                if piece.is_used
             ),
         ]
 

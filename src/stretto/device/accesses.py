@@ -79,7 +79,7 @@ Accesses = frozenset[BufferAccess]
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What a task accesses in memory between two barriers."""
+    """Buffers that a task reads and writes between two barriers."""
 
     reads: frozenset[Buffer] = frozenset()
     writes: frozenset[Buffer] = frozenset()

@@ -174,7 +174,7 @@ class Guards:
 
 
 class ProbeKind(IntEnum):
-    """What a probe compares, in the order of `runtime/probes.cpp`."""
+    """Kinds of comparison that a probe makes, in the order of `runtime/probes.cpp`."""
 
     ENTRY = 0
     DICT_SIZE = 1
