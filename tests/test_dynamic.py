@@ -342,7 +342,7 @@ def test_a_function_that_cannot_be_captured_is_tried_once_with_symbols(
         return capture(*args, **kwargs)
 
     def refused(x: torch.Tensor) -> Any:
-        return x * 2 if x.shape[0] == 5 else [0] * int(x.sum())
+        return x * 2 if x.shape[0] == 5 else iter(x)
 
     monkeypatch.setattr("stretto.call.compiler.capture", counted)
     compiled = stretto.compile(refused, backend="interpreter")

@@ -9,17 +9,19 @@ from typing import Any
 import torch
 
 from stretto.batching.frontend import Evaluation, Observer, evaluate
-from stretto.batching.instance_program import InstanceProgram, Variable
+from stretto.batching.instance_program import InstanceProgram
 from stretto.batching.interpreter import interpret
 from stretto.batching.primitives import has_type
-from stretto.batching.types import (
+from stretto.ir.core import Variable
+from stretto.ir.types import (
+    DataType,
     DictType,
     ListType,
     RecordType,
     TupleType,
-    Type,
     alternatives,
 )
+from tests.batching.texts import assert_reads_back
 
 
 def program_of(function: Callable[..., Any], *columns: Sequence[Any]) -> InstanceProgram:
@@ -38,7 +40,7 @@ def check(function: Callable[..., Any], *columns: Sequence[Any]) -> InstanceProg
     """Asserts that the program gives what the function gives for each instance: results with
     their types and the objects that they share, exceptions with their messages, and what became
     of the arguments. Each value must have the type that the program says."""
-    program = program_of(function, *columns)
+    program = assert_reads_back(program_of(function, *columns))
     for args in zip(*columns, strict=True):
         compare(program, function, args)
     return program
@@ -95,7 +97,11 @@ def assert_typed(program: InstanceProgram, variable: Variable, value: Any) -> No
 
 
 def _untyped(
-    program: InstanceProgram, value: Any, type_: Type, path: str, seen: set[tuple[int, Type]]
+    program: InstanceProgram,
+    value: Any,
+    type_: DataType,
+    path: str,
+    seen: set[tuple[int, DataType]],
 ) -> str | None:
     if (id(value), type_) in seen:
         return None
@@ -107,7 +113,7 @@ def _untyped(
     if not kinds:
         return f"{path} = {value!r} is not {type_}"
     (kind,) = kinds
-    parts: list[tuple[Any, Type, str]] = []
+    parts: list[tuple[Any, DataType, str]] = []
     match kind:
         case RecordType(number):
             info = program.classes[number]

@@ -9,16 +9,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from stretto.batching.types import InstanceTensorType, RowsType, Scalar
-from stretto.ir.types import DType
+from stretto.ir.types import DType, RowsType, Scalar, TensorType
 from tests.batching.levels import Kind, f32
 
-F64 = InstanceTensorType(DType.F64, (4,))
-I64 = InstanceTensorType(DType.I64, (4,))
-I32 = InstanceTensorType(DType.I32, (4,))
-FLAGS = InstanceTensorType(DType.BOOL, (4,))
-ONE = InstanceTensorType(DType.F64, ())
-INDEX = InstanceTensorType(DType.I64, ())
+F64 = TensorType(DType.F64, (4,))
+I64 = TensorType(DType.I64, (4,))
+I32 = TensorType(DType.I32, (4,))
+FLAGS = TensorType(DType.BOOL, (4,))
+ONE = TensorType(DType.F64, ())
+INDEX = TensorType(DType.I64, ())
 ROWS = RowsType(f32(4))
 V, M = f32(4), f32(4, 4)
 INT, FLOAT, BOOL = Scalar.INT, Scalar.FLOAT, Scalar.BOOL
@@ -108,11 +107,11 @@ BLOCKS: dict[str, tuple[tuple[Kind, ...], Callable[..., Any]]] = {
     "put": ((V, INT, V), lambda x, i, y: torch.cat([x, y])[i] + x),
     "index_of_tensors": ((M, INDEX), lambda m, i: m[i % 4]),
     "index_select": (
-        (M, InstanceTensorType(DType.I64, (3,))),
+        (M, TensorType(DType.I64, (3,))),
         lambda m, i: m.index_select(0, i % 4),
     ),
-    "gather": ((M, InstanceTensorType(DType.I64, (4, 2))), lambda m, i: m.gather(1, i % 4)),
-    "take_along": ((V, InstanceTensorType(DType.I64, (2,))), lambda x, i: x[i % 4]),
+    "gather": ((M, TensorType(DType.I64, (4, 2))), lambda m, i: m.gather(1, i % 4)),
+    "take_along": ((V, TensorType(DType.I64, (2,))), lambda x, i: x[i % 4]),
     "one_hot_of_int": ((INT,), lambda i: torch.eye(4)[i]),
     # -- dtypes
     "f64": ((F64, V), lambda a, b: a * b),

@@ -20,8 +20,8 @@ from stretto.batching.levels.tables import (
     row_type,
     rows_inputs,
 )
-from stretto.batching.types import RowsType, Scalar
 from stretto.errors import VerifyError
+from stretto.ir.types import RowsType, Scalar
 
 
 def check_tables(

@@ -10,30 +10,30 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from stretto.batching.instance_program import BlockStep, OperandPlaceholder, Operation, StaticBlock
+from stretto.batching.instance_program import BlockStep, Operation, StaticBlock
 from stretto.batching.levels import LevelProgram, Tables
 from stretto.batching.levels.tables import BASES, END, output_types, row_type, rows_inputs
-from stretto.batching.types import InstanceTensorType, RowsType, Scalar
-from stretto.ir.types import DType
+from stretto.ir.data import OperandPlaceholder
+from stretto.ir.types import DType, RowsType, Scalar, TensorType
 from tests.batching.level_tables import check_tables
 
-Kind = InstanceTensorType | RowsType | Scalar
+Kind = TensorType | RowsType | Scalar
 
 
-def f32(*shape: int) -> InstanceTensorType:
-    return InstanceTensorType(DType.F32, shape)
+def f32(*shape: int) -> TensorType:
+    return TensorType(DType.F32, shape)
 
 
-def tensor_type(tensor: torch.Tensor) -> InstanceTensorType:
-    return InstanceTensorType(DType.from_torch(tensor.dtype), tuple(tensor.shape))
+def tensor_type(tensor: torch.Tensor) -> TensorType:
+    return TensorType(DType.from_torch(tensor.dtype), tuple(tensor.shape))
 
 
 def example(type_: Kind, rng: random.Random, length: int = 3, low: int = 0, high: int = 2) -> Any:
     """A random value: tensors near 0, ints from low to high."""
     match type_:
-        case RowsType(InstanceTensorType(dtype, shape)):
-            return example(InstanceTensorType(dtype, (length, *shape)), rng, length, low, high)
-        case InstanceTensorType(dtype, shape):
+        case RowsType(TensorType(dtype, shape)):
+            return example(TensorType(dtype, (length, *shape)), rng, length, low, high)
+        case TensorType(dtype, shape):
             seeded = torch.Generator().manual_seed(rng.getrandbits(32))
             if dtype is DType.BOOL:
                 return torch.rand(shape, generator=seeded) < 0.5
@@ -64,7 +64,7 @@ def chain_of(name: str, inputs: Sequence[Kind], *steps: tuple[Any, ...]) -> Stat
     """A block of steps (function, operand numbers...); its outputs are those of the last."""
     types: list[Kind] = list(inputs)
     done: list[BlockStep] = []
-    made: tuple[InstanceTensorType, ...] = ()
+    made: tuple[TensorType, ...] = ()
     for function, *operands in steps:
         given = [example(types[n], random.Random(0)) for n in operands]
         leaves = pytree.tree_leaves(function(*given))
@@ -105,7 +105,7 @@ def launch(
         for type_ in output_types(layout.blocks[number]):
             capacity[layout.pools.index(row_type(type_))] += n * max(lengths)
     pools = [
-        example(InstanceTensorType(t.dtype, (size, *t.shape)), rng, low=low, high=high)
+        example(TensorType(t.dtype, (size, *t.shape)), rng, low=low, high=high)
         for t, size in zip(layout.pools, capacity, strict=True)
     ]
     expected = [pool.clone() for pool in pools]

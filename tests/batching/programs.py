@@ -9,48 +9,51 @@ import torch
 from torch import nn
 
 from stretto.batching.instance_program import (
-    AssignStatement,
     BlockStep,
     Body,
-    CallStatement,
     ClassInfo,
-    IfStatement,
-    InstanceFunction,
     InstanceProgram,
-    Literal,
+    StaticBlock,
+    instance_program,
+)
+from stretto.ir.core import Block, Literal, Variable
+from stretto.ir.data import (
+    AssignOp,
+    InstanceFunction,
+    InvokeOp,
     OperandPlaceholder,
     Operation,
-    RecordStatement,
-    ReturnStatement,
-    StaticBlock,
-    Variable,
+    RecordOp,
+    ReturnOp,
+    body_of,
 )
-from stretto.batching.types import (
-    InstanceTensorType,
+from stretto.ir.ops import IfOp
+from stretto.ir.types import (
+    DataType,
+    DType,
     RecordType,
     RowsType,
     Scalar,
+    TensorType,
     TupleType,
-    Type,
     UnionType,
 )
-from stretto.ir.types import DType
 
 NONE = Literal(None)
 
 
-def f32(*shape: int) -> InstanceTensorType:
-    return InstanceTensorType(DType.F32, shape)
+def f32(*shape: int) -> TensorType:
+    return TensorType(DType.F32, shape)
 
 
-def optional(type_: Type) -> Type:
+def optional(type_: DataType) -> DataType:
     return UnionType(frozenset({type_, Scalar.NONE}))
 
 
 def block(
     function: Any,
-    inputs: tuple[InstanceTensorType | RowsType | Scalar, ...],
-    *results: InstanceTensorType | RowsType,
+    inputs: tuple[TensorType | RowsType | Scalar, ...],
+    *results: TensorType | RowsType,
     name: str = "block",
 ) -> StaticBlock:
     """A block of one step that calls a function of all inputs."""
@@ -78,10 +81,10 @@ def leaf_or_inner(node: Variable, word: Variable, leaf: Body, inner: Body) -> Bo
     left = Variable("left", optional(RecordType(0)))
     is_leaf = Variable("is_leaf", Scalar.BOOL)
     return (
-        AssignStatement(word, "get", (node,), "word"),
-        AssignStatement(left, "get", (node,), "left"),
-        AssignStatement(is_leaf, "is", (left, NONE)),
-        IfStatement(is_leaf, leaf, inner),
+        AssignOp("get", (node,), "word", results=(word,)),
+        AssignOp("get", (node,), "left", results=(left,)),
+        AssignOp("is", (left, NONE), results=(is_leaf,)),
+        IfOp(is_leaf, body_of(leaf), body_of(inner)),
     )
 
 
@@ -117,19 +120,19 @@ def tree_lstm(hidden: int = 4) -> InstanceProgram:
     inner = list[Any]()
     for name in sides:
         inner += [
-            AssignStatement(optional_sides[name], "get", (node,), name),
-            AssignStatement(sides[name], "cast", (optional_sides[name],), RecordType(0)),
-            CallStatement(states[name], 0, (sides[name],)),
+            AssignOp("get", (node,), name, results=(optional_sides[name],)),
+            AssignOp("cast", (optional_sides[name],), RecordType(0), results=(sides[name],)),
+            InvokeOp("forward", (sides[name],), results=(states[name],)),
         ]
     places = [(name, place) for name in sides for place in range(2)]
     for part, (name, place) in zip(parts, places, strict=True):
-        inner.append(AssignStatement(part, "item", (states[name],), place))
-    inner.append(RecordStatement((out_h, out_c), 1, tuple(parts)))
-    result = (AssignStatement(made, "tuple", (out_h, out_c)), ReturnStatement(made))
-    leaf = (RecordStatement((out_h, out_c), 0, (word,)), *result)
+        inner.append(AssignOp("item", (states[name],), place, results=(part,)))
+    inner.append(RecordOp(1, tuple(parts), results=(out_h, out_c)))
+    result = (AssignOp("tuple", (out_h, out_c), results=(made,)), ReturnOp(made))
+    leaf = (RecordOp(0, (word,), results=(out_h, out_c)), *result)
     body = leaf_or_inner(node, word, leaf, (*inner, *result))
-    return InstanceProgram(
-        functions=[InstanceFunction("forward", (node,), pair, body)],
+    return instance_program(
+        functions=[InstanceFunction("forward", Block((node,), list(body)), pair)],
         classes=[ClassInfo(Node, "object", ("left", "right", "word"), (0, 0, 1))],
         cells=[optional(RecordType(0)), Scalar.INT],
         blocks=blocks,

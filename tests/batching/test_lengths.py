@@ -12,15 +12,15 @@ import torch.nn.functional as F
 from torch import nn
 
 import stretto
-from stretto.batching.instance_program import BlockStep, OperandPlaceholder, Operation, StaticBlock
+from stretto.batching.instance_program import BlockStep, StaticBlock
 from stretto.batching.levels.tables import least_lengths, length_groups
-from stretto.batching.types import InstanceTensorType, RowsType
 from stretto.errors import CaptureError
-from stretto.ir.types import DType
+from stretto.ir.data import OperandPlaceholder, Operation
+from stretto.ir.types import DType, RowsType, TensorType
 from tests.batching.test_batched import check
 
-VECTOR = InstanceTensorType(DType.F32, (4,))
-SCALARS = InstanceTensorType(DType.F32, ())
+VECTOR = TensorType(DType.F32, (4,))
+SCALARS = TensorType(DType.F32, ())
 
 
 def lists(lengths: tuple[int, ...]) -> list[list[torch.Tensor]]:

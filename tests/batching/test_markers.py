@@ -8,18 +8,13 @@ from torch import Tensor
 
 import stretto
 from stretto.batching.batched import Batched
-from stretto.batching.instance_program import (
-    ForkLoopStatement,
-    ForkStatement,
-    InstanceProgram,
-    PhaseStatement,
-    walk,
-)
+from stretto.batching.instance_program import InstanceProgram
 from stretto.batching.levels.tables import BLOCK, ROWS
 from stretto.batching.passes.concurrent import Concurrent
 from stretto.batching.passes.phases import FindPhases
 from stretto.batching.passes.pipeline import BatchPasses, passes
 from stretto.errors import CaptureError
+from stretto.ir.data import ForkLoopOp, ForkOp, PhaseOp
 from tests.batching.passes.checking import check
 
 ALL = tuple(passes(BatchPasses()))
@@ -39,17 +34,15 @@ def decide(x: Tensor, seen: list[int]) -> Tensor:
 
 
 def forks(program: InstanceProgram) -> int:
-    return sum(isinstance(s, ForkStatement) for f in program.functions for s in walk(f.body))
+    return sum(isinstance(s, ForkOp) for s in program.walk())
 
 
 def loops(program: InstanceProgram) -> int:
-    return sum(isinstance(s, ForkLoopStatement) for f in program.functions for s in walk(f.body))
+    return sum(isinstance(s, ForkLoopOp) for s in program.walk())
 
 
 def phases(program: InstanceProgram) -> list[int]:
-    return [
-        s.number for f in program.functions for s in walk(f.body) if isinstance(s, PhaseStatement)
-    ]
+    return [s.number for s in program.walk() if isinstance(s, PhaseOp)]
 
 
 def test_eager() -> None:
@@ -231,5 +224,5 @@ def test_concurrent_end_to_end() -> None:
             assert torch.allclose(a, found[0], atol=1e-5) and torch.allclose(b, found[1], atol=1e-5)
             assert found[2] == seen
     text = many.explain()
-    assert "fork:" in text
+    assert "fork {" in text
     assert "left as it is" in text and "the second needs" in text

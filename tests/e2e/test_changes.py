@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 import stretto
-from stretto.frontends.python.guards import guards, reach
+from stretto.frontends.python.guards import guards
+from stretto.frontends.python.interpreter import reads
 from stretto.options import Options
 from stretto.runtime.probes import ProbeTable, load
 from tests.e2e.changes import containers, functions, modules, objects
@@ -48,7 +49,7 @@ def _checked_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         library = load(Options())
         monkeypatch.setattr(guards, "_MANY", 0)
         made = partial(guards.Guards, native=lambda p: ProbeTable(library, p.rows, p.kept))
-        monkeypatch.setattr(reach, "Guards", made)
+        monkeypatch.setattr(reads, "Guards", made)
 
 
 @pytest.mark.usefixtures("_checked_by")

@@ -112,3 +112,18 @@ def test_data_model(name: str, place: Callable[[Use], Use]) -> None:
                 assert error.remedy is not None
                 return
             assert_same(found, expected)
+
+
+def test_a_changed_class_that_leaves_its_maker() -> None:
+    """No call makes the class again, so each would give the one of the capture."""
+
+    def fn(x: Tensor, as_object: bool) -> Any:
+        class Made:
+            n = 1
+
+        Made.n += 1
+        return Made() if as_object else Made
+
+    for as_object in (False, True):
+        with pytest.raises(stretto.CaptureError, match="makes and changes"):
+            stretto.compile(fn)(torch.ones(3), as_object)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,3 +110,38 @@ def test_objects_that_are_kept_are_the_ones_that_were_passed() -> None:
         assert_same(fast(cache, torch.zeros(3)), torch.full((3,), number + 1.0))
     assert all(one is other for one, other in zip(KEPT, given, strict=True))
     KEPT.clear()
+
+
+def namespaces(x: Tensor) -> Any:
+    found = types.SimpleNamespace(n=0, h=x)
+    while x.sum() < 8:
+        found = types.SimpleNamespace(n=found.n + 1, h=x * 2)
+        x = x.abs() + 1
+    return found, [types.SimpleNamespace(v=v) for v in x]
+
+
+def test_namespaces_that_each_call_makes() -> None:
+    fast = stretto.compile(namespaces, backend="interpreter")
+    for x in (torch.ones(3), torch.ones(3) * 9, -torch.ones(3)):
+        (one, items), (other, expected) = fast(x), namespaces(x)
+        assert all(type(item) is types.SimpleNamespace for item in (one, *items))
+        assert_same(vars(one), vars(other))
+        assert_same(list(map(vars, items)), list(map(vars, expected)))
+
+
+class Failure(Exception):
+    def __init__(self, n: Any) -> None:
+        super().__init__("failed", n)
+        self.n = n
+
+
+def failures(x: Tensor) -> Any:
+    found = Failure(0)
+    if x.sum() > 0:
+        found = Failure(1)
+    return found
+
+
+def test_an_exception_holds_more_than_its_attributes() -> None:
+    with pytest.raises(stretto.CaptureError, match="holds more than attributes"):
+        stretto.compile(failures)(torch.ones(3))

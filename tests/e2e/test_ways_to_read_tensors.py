@@ -173,6 +173,8 @@ REFUSED = {
     "m.k.apply_(lambda value: value + 1)",
 }
 """Ways that look at the memory itself."""
+REFUSED_WITHOUT_SOURCE = {"copy.deepcopy(m.k)", "copy.deepcopy(m.w).detach()"}
+"""Ways that call the special methods of tensors by names that their code does not show."""
 
 
 class Held(nn.Module):
@@ -235,22 +237,22 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_in_code_that_is_rewritten(way: str, sources: Any) -> None:
-    _check(way, getattr(sources, f"way_{WAYS.index(way)}"))
+    _check(way, getattr(sources, f"way_{WAYS.index(way)}"), way in REFUSED)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_in_code_that_runs_as_it_is(way: str) -> None:
     names: dict[str, Any] = {}
     exec(_IMPORTS, names)
-    _check(way, eval(f"lambda m, x: {way}", names))
+    _check(way, eval(f"lambda m, x: {way}", names), way in REFUSED | REFUSED_WITHOUT_SOURCE)
 
 
-def _check(way: str, function: Callable[[Any, Tensor], Any]) -> None:
+def _check(way: str, function: Callable[[Any, Tensor], Any], is_refused: bool) -> None:
     eager, held, x = Held(), Held(), torch.tensor([0.5, -1, 2, 3])
     compiled = stretto.compile(lambda x: _with(x, function(held, x)), backend="interpreter")
     with torch.no_grad():
-        if way in REFUSED:
-            with pytest.raises(CaptureError, match="memory of a tensor"):
+        if is_refused:
+            with pytest.raises(CaptureError, match="memory of a tensor|native code|is not found"):
                 compiled(x)
             return
         for change in (None, *CHANGES):

@@ -26,10 +26,10 @@ from stretto.batching.levels.level_program import LevelProgram
 from stretto.batching.passes.pipeline import BatchPasses, run_passes
 from stretto.batching.serving import InstanceFailure, InstanceResult, Outcome
 from stretto.batching.tuning import Tuning, fastest, keep, kept, usual_rows, ways
-from stretto.batching.types import Type
 from stretto.call.compiler import AUTO
 from stretto.call.eager import check_gradients
 from stretto.errors import BuildError
+from stretto.ir.types import DataType
 from stretto.locks import ForkSafeLock
 from stretto.machines.machine import HOST, Machine
 from stretto.machines.registry import default_machine, find_machine
@@ -197,7 +197,7 @@ class CompiledBatch:
             self.host.layout.pools, self.host.layout.permanent, strict=True
         ):
             rows = max(FIRST_ROWS, permanent)
-            self.pools.append(_pool(rows, type_.shape, type_.dtype.torch, self.device))
+            self.pools.append(_pool(rows, type_.static_shape(), type_.dtype.torch, self.device))
         self._capacities = [len(pool) for pool in self.pools]
         self.host.write_shared(self.pools)
 
@@ -311,8 +311,8 @@ def _pool(
 
 def compile_batch(
     function: Callable[..., Any],
-    parameters: Sequence[tuple[str, Type]],
-    keywords: Sequence[tuple[str, Type]],
+    parameters: Sequence[tuple[str, DataType]],
+    keywords: Sequence[tuple[str, DataType]],
     static: dict[str, Any],
     evaluation: Evaluation,
     backend: str,
@@ -329,8 +329,8 @@ def compile_batch(
 
 def _compiled(
     function: Callable[..., Any],
-    parameters: Sequence[tuple[str, Type]],
-    keywords: Sequence[tuple[str, Type]],
+    parameters: Sequence[tuple[str, DataType]],
+    keywords: Sequence[tuple[str, DataType]],
     static: dict[str, Any],
     evaluation: Evaluation,
     backend: str,

@@ -14,17 +14,12 @@ from typing import Any
 import torch
 
 from stretto.batching.compiled import CompiledBatch, Times
-from stretto.batching.instance_program import (
-    InstanceProgram,
-    PassRemark,
-    ReadStatement,
-    StaticBlock,
-    walk,
-)
+from stretto.batching.instance_program import InstanceProgram, PassRemark, StaticBlock
 from stretto.batching.levels.level_program import LevelProgram
 from stretto.batching.levels.tables import BLOCK, END, ROWS
 from stretto.batching.printer import function_name, print_program
 from stretto.errors import SourceLocation
+from stretto.ir.data import ReadOp
 from stretto.ir.ops import TensorOp
 from stretto.ops.properties import is_contraction
 from stretto.text import TextSection, counted, listed, seconds_text, table
@@ -38,7 +33,7 @@ MOST_BLOCKS = 6
 def batch_sections(compiled: CompiledBatch) -> Iterator[str | TextSection]:
     """Yield lines and sections about a compiled batch and its last call."""
     program = compiled.program
-    reads = sum(isinstance(s, ReadStatement) for f in program.functions for s in walk(f.body))
+    reads = sum(isinstance(s, ReadOp) for s in program.walk())
     functions = counted(len(program.functions), "function")
     yield (
         f"an instance: {functions}, {counted(len(program.blocks), 'block')} of tensor operators, "
@@ -53,7 +48,7 @@ def batch_sections(compiled: CompiledBatch) -> Iterator[str | TextSection]:
     if compiled.levels is not None:
         yield _alone(compiled.levels, program)
     for title, is_done in (("what the passes did", True), ("left as it is", False)):
-        yield _remarks(title, [r for r in program.remarks if r.is_done is is_done])
+        yield _remarks(title, [r for r in program.notes if r.is_done is is_done])
     yield _steps(compiled)
     yield TextSection("the program of an instance", parts=[print_program(program).rstrip()])
 

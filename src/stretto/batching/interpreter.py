@@ -1,7 +1,7 @@
 """The oracle: run an InstanceProgram on one instance in plain Python with eager PyTorch.
 
-It runs programs whose operators are still single (`OperateStatement`) or in blocks
-(`RecordStatement`). Rows are one tensor here. A failing instance raises what the user's code would
+It runs programs whose operators are still single (`OperateOp`) or in blocks
+(`RecordOp`). Rows are one tensor here. A failing instance raises what the user's code would
 raise.
 """
 
@@ -10,37 +10,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, assert_never
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from stretto.batching.instance_program import (
-    AssignStatement,
-    Body,
-    BreakStatement,
-    CallStatement,
-    ContinueStatement,
-    ForkLoopStatement,
-    ForkStatement,
-    IfStatement,
-    InstanceProgram,
-    LeaveStatement,
-    Literal,
-    LoopStatement,
-    Operand,
-    OperateStatement,
-    PhaseStatement,
-    RaiseStatement,
-    ReadStatement,
-    RecordStatement,
-    ReturnStatement,
-    ScopeStatement,
-    Variable,
-    call_operation,
-)
+from stretto.batching.instance_program import InstanceProgram, call_operation
 from stretto.batching.primitives import apply, in_64_bits
-from stretto.batching.types import Scalar
+from stretto.ir.core import Block, Literal, Operand, Variable
+from stretto.ir.data import (
+    AssignOp,
+    BreakOp,
+    ContinueOp,
+    ForkLoopOp,
+    ForkOp,
+    InstanceFunction,
+    InvokeOp,
+    LeaveOp,
+    LoopOp,
+    OperateOp,
+    PhaseOp,
+    RaiseOp,
+    ReadOp,
+    RecordOp,
+    ReturnOp,
+    ScopeOp,
+)
+from stretto.ir.ops import IfOp
+from stretto.ir.types import Scalar
 
 _READ: dict[Scalar, type] = {Scalar.BOOL: bool, Scalar.INT: int, Scalar.FLOAT: float}
 
@@ -51,10 +48,10 @@ def interpret(
     watch: Callable[[Variable, Any], None] | None = None,
     order: Callable[[int], Iterable[int]] = range,
 ) -> Any:
-    """Return the result of functions[0] for the parameters of one instance. `watch` is called with
-    each variable and each value assigned to it. `order(n)` gives the order in which n
+    """Return the result of the main function for the parameters of one instance. `watch` is called
+    with each variable and each value assigned to it. `order(n)` gives the order in which n
     concurrent bodies run: every order must give the same result."""
-    return _call(_Run(program, watch, order), 0, args)
+    return _call(_Run(program, watch, order), program.main, args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +76,19 @@ class _Returned:
     value: Any
 
 
-_End = BreakStatement | ContinueStatement | LeaveStatement | _Returned
+_End = BreakOp | ContinueOp | LeaveOp | _Returned
 """The statement by which a body ended before its last statement."""
 _Values = dict[Variable, Any]
 
 
-def _call(run: _Run, number: int, args: Sequence[Any]) -> Any:
-    function = run.program.functions[number]
+def _call(run: _Run, function: InstanceFunction, args: Sequence[Any]) -> Any:
     values: _Values = {}
     run.assign(values, function.parameters, args)
     end = _body(run, function.body, values)
     return end.value if isinstance(end, _Returned) else None
 
 
-def _body(run: _Run, body: Body, values: _Values) -> _End | None:
+def _body(run: _Run, body: Block, values: _Values) -> _End | None:
     """Run the statements of a body; return None if it reached its end."""
 
     def of(operand: Operand) -> Any:
@@ -101,63 +97,63 @@ def _body(run: _Run, body: Body, values: _Values) -> _End | None:
     def assign(targets: Sequence[Variable], results: Sequence[Any]) -> None:
         run.assign(values, targets, results)
 
-    for statement in body:
+    for statement in body.ops:
         end: _End | None = None
         match statement:
-            case AssignStatement(Variable() as target, "unset"):
+            case AssignOp(Variable() as target, "unset"):
                 values.pop(target, None)
-            case AssignStatement(target, op, args, detail):
+            case AssignOp(target, op, args, detail):
                 result = apply(run.program, op, detail, [of(arg) for arg in args])
                 if target is not None:
                     assign([target], [result])
-            case OperateStatement(targets, operation, operands):
+            case OperateOp(targets, operation, operands):
                 made = call_operation(operation, [of(operand) for operand in operands])
                 leaves = pytree.tree_leaves(made)
                 assign(targets, [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
-            case RecordStatement(targets, block, operands):
+            case RecordOp(targets, block, operands):
                 assign(targets, run.program.blocks[block](*map(of, operands)))
-            case CallStatement(target, function, args):
-                result = _call(run, function, [of(arg) for arg in args])
+            case InvokeOp(target, function, args):
+                result = _call(run, run.program.functions[function], [of(arg) for arg in args])
                 if target is not None:
                     assign([target], [result])
-            case ReadStatement(target, tensor):
+            case ReadOp(target, tensor):
                 assert isinstance(target.type, Scalar)
                 value = _READ[target.type](of(tensor).item())
                 assign([target], [in_64_bits(value)])
-            case IfStatement(condition, then, orelse):
+            case IfOp(Variable() as condition, then, orelse):
                 end = _body(run, then if of(condition) else orelse, values)
-            case LoopStatement(inner):
+            case LoopOp(inner):
                 end = _loop(run, inner, values)
-            case ScopeStatement(label, inner):
+            case ScopeOp(label, inner):
                 end = _body(run, inner, values)
-                if isinstance(end, LeaveStatement) and end.label == label:
+                if isinstance(end, LeaveOp) and end.label == label:
                     end = None
-            case BreakStatement() | ContinueStatement() | LeaveStatement():
+            case BreakOp() | ContinueOp() | LeaveOp():
                 end = statement
-            case ReturnStatement(value):
+            case ReturnOp(value):
                 end = _Returned(of(value))
-            case RaiseStatement(exception, parts):
+            case RaiseOp(exception, parts):
                 texts = [part if isinstance(part, str) else str(of(part)) for part in parts]
                 raise exception("".join(texts)) if parts else exception()
-            case ForkStatement(several):
+            case ForkOp(several):
                 _fork(run, [partial(_body, run, inner, values) for inner in several])
-            case ForkLoopStatement():
+            case ForkLoopOp():
                 _fork_loop(run, statement, values)
-            case PhaseStatement():
+            case PhaseOp():
                 pass
             case _:
-                assert_never(statement)
+                raise AssertionError(statement)
         if end is not None:
             return end
     return None
 
 
-def _loop(run: _Run, body: Body, values: _Values) -> _End | None:
+def _loop(run: _Run, body: Block, values: _Values) -> _End | None:
     while True:
         end = _body(run, body, values)
-        if isinstance(end, BreakStatement):
+        if isinstance(end, BreakOp):
             return None
-        if isinstance(end, LeaveStatement | _Returned):
+        if isinstance(end, LeaveOp | _Returned):
             return end
 
 
@@ -175,12 +171,12 @@ def _fork(run: _Run, several: Sequence[Callable[[], _End | None]]) -> None:
         raise failures[min(failures)]
 
 
-def _fork_loop(run: _Run, loop: ForkLoopStatement, values: _Values) -> None:
+def _fork_loop(run: _Run, loop: ForkLoopOp, values: _Values) -> None:
     iterations: list[_Values] = []
     """The private variables of each iteration."""
     failures: dict[int, Exception] = {}
 
-    def part(body: Body, own: _Values) -> _End | None:
+    def part(body: Block, own: _Values) -> _End | None:
         for variable in loop.private:
             values.pop(variable, None)
         values.update(own)
@@ -189,7 +185,7 @@ def _fork_loop(run: _Run, loop: ForkLoopStatement, values: _Values) -> None:
         return end
 
     try:
-        while not isinstance(part(loop.head, own := {}), BreakStatement):
+        while not isinstance(part(loop.head, own := {}), BreakOp):
             iterations.append(own)
     except Exception as error:
         failures[len(iterations)] = error

@@ -14,15 +14,15 @@ from typing import Any
 import torch
 
 from stretto.batching.instance_program import InstanceProgram
-from stretto.batching.types import (
+from stretto.ir.types import (
+    DataType,
     DictType,
-    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
+    TensorType,
     TupleType,
-    Type,
     alternatives,
 )
 
@@ -37,16 +37,16 @@ _LARGEST = 2**63 - 1
 OVERFLOW = "an int of this program would need more than 64 bits"
 
 
-def has_type(program: InstanceProgram, value: Any, type_: Type) -> bool:
+def has_type(program: InstanceProgram, value: Any, type_: DataType) -> bool:
     """Return True if a value is of a type. The contents of lists and dicts are not checked."""
     return any(_is(program, value, item) for item in alternatives(type_))
 
 
-def _is(program: InstanceProgram, value: Any, type_: Type) -> bool:
+def _is(program: InstanceProgram, value: Any, type_: DataType) -> bool:
     match type_:
         case Scalar():
             return type(value) is _SCALARS[type_]
-        case InstanceTensorType(dtype, shape):
+        case TensorType(dtype, shape):
             is_tensor = isinstance(value, torch.Tensor)
             return is_tensor and value.dtype == dtype.torch and tuple(value.shape) == shape
         case RowsType(row):

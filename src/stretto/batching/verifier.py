@@ -13,54 +13,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import assert_never
 
-from stretto.batching.instance_program import (
-    PRIMITIVES,
-    AssignStatement,
-    Body,
-    BreakStatement,
-    CallStatement,
-    ContinueStatement,
-    ForkLoopStatement,
-    ForkStatement,
-    IfStatement,
-    InstanceFunction,
-    InstanceProgram,
-    LeaveStatement,
-    Literal,
-    LoopStatement,
-    Operand,
-    OperateStatement,
-    Operation,
-    PhaseStatement,
-    RaiseStatement,
-    ReadStatement,
-    RecordStatement,
-    ReturnStatement,
-    ScopeStatement,
-    Statement,
-    StaticBlock,
-    Variable,
-    inputs_of,
-)
+from stretto.batching.instance_program import InstanceProgram, StaticBlock, inputs_of
 from stretto.batching.passes.effects import why_dependent, why_not_loop
 from stretto.batching.printer import print_function
-from stretto.batching.types import (
+from stretto.errors import VerifyError
+from stretto.ir.assigned import Assigned, AssignedVariables, EnclosingBlock
+from stretto.ir.core import Block, Literal, Op, Operand, Value, Variable
+from stretto.ir.data import (
+    PRIMITIVES,
+    AssignOp,
+    BreakOp,
+    ContinueOp,
+    ForkLoopOp,
+    ForkOp,
+    InstanceFunction,
+    InvokeOp,
+    LeaveOp,
+    LoopOp,
+    OperateOp,
+    Operation,
+    PhaseOp,
+    RaiseOp,
+    ReadOp,
+    RecordOp,
+    ReturnOp,
+    ScopeOp,
+)
+from stretto.ir.ops import IfOp
+from stretto.ir.types import (
+    DataType,
     DictType,
-    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
+    TensorType,
     TupleType,
-    Type,
     UnionType,
     alternatives,
 )
-from stretto.errors import VerifyError
 
 _NUMBERS = (Scalar.BOOL, Scalar.INT, Scalar.FLOAT)
 
@@ -71,24 +65,24 @@ def verify(program: InstanceProgram) -> None:
         _check_type(program, cell, f"cell {number}")
     for number, block in enumerate(program.blocks):
         _check_block(block, number)
-    for number, function in enumerate(program.functions):
-        _FunctionVerifier(program, number, function).verify()
+    for function in program.functions.values():
+        _FunctionVerifier(program, function).verify()
 
 
-def holds(wide: Type, narrow: Type) -> bool:
+def holds(wide: DataType, narrow: DataType) -> bool:
     """Return True if every value of type `narrow` is one of type `wide`."""
     kinds = list(alternatives(wide))
     return all(any(_holds_one(kind, item) for kind in kinds) for item in alternatives(narrow))
 
 
-def _holds_one(wide: Type, narrow: Type) -> bool:
+def _holds_one(wide: DataType, narrow: DataType) -> bool:
     if isinstance(wide, TupleType) and isinstance(narrow, TupleType):
         pairs = zip(wide.items, narrow.items, strict=False)
         return len(wide.items) == len(narrow.items) and all(holds(a, b) for a, b in pairs)
     return wide == narrow
 
 
-def type_of(operand: Operand) -> Type:
+def type_of(operand: Operand) -> DataType:
     """Return the type of an operand."""
     if isinstance(operand, Variable):
         return operand.type
@@ -107,7 +101,7 @@ def type_of(operand: Operand) -> Type:
             assert_never(operand.value)
 
 
-def _check_type(program: InstanceProgram, type_: Type, what: str) -> None:
+def _check_type(program: InstanceProgram, type_: DataType, what: str) -> None:
     for item in alternatives(type_):
         match item:
             case RecordType(number):
@@ -118,7 +112,7 @@ def _check_type(program: InstanceProgram, type_: Type, what: str) -> None:
                 for part in items:
                     _check_type(program, part, what)
                 ok = True
-            case Scalar() | InstanceTensorType() | RowsType() | UnionType():
+            case Scalar() | TensorType() | RowsType() | UnionType():
                 ok = True
             case _:
                 assert_never(item)
@@ -143,9 +137,9 @@ def _check_block(block: StaticBlock, number: int) -> None:
         raise VerifyError(f"{what} returns a value twice")
 
 
-def _check_operation(operation: Operation, operands: Sequence[Type], what: str) -> None:
+def _check_operation(operation: Operation, operands: Sequence[DataType], what: str) -> None:
     for type_ in operands:
-        if not isinstance(type_, InstanceTensorType | RowsType) and type_ not in _NUMBERS:
+        if not isinstance(type_, TensorType | RowsType) and type_ not in _NUMBERS:
             raise VerifyError(
                 f"{what}: an operand has type {type_}, not a tensor or a number",
                 location=operation.location,
@@ -159,34 +153,14 @@ def _check_operation(operation: Operation, operands: Sequence[Type], what: str) 
         )
 
 
-_Assigned = frozenset[Variable]
-
-
-def _meet(ways: Iterable[_Assigned | None]) -> _Assigned | None:
-    """Return the variables assigned where several paths join; None is a path that does not arrive
-    here."""
-    arriving = [way for way in ways if way is not None]
-    return frozenset.intersection(*arriving) if arriving else None
-
-
-@dataclass(slots=True)
-class _Around:
-    """An enclosing loop, scope or fork. ends: the variables assigned at each jump out of it."""
-
-    kind: str
-    label: int | None = None
-    ends: list[_Assigned | None] = field(default_factory=list["_Assigned | None"])
-
-
-class _FunctionVerifier:
-    def __init__(self, program: InstanceProgram, number: int, function: InstanceFunction) -> None:
+class _FunctionVerifier(AssignedVariables):
+    def __init__(self, program: InstanceProgram, function: InstanceFunction) -> None:
+        super().__init__()
         self._program = program
-        self._number = number
         self._function = function
-        self._around: list[_Around] = []
-        self._seen: set[Variable] = set(function.parameters)
-        """Variables that any statement so far has assigned."""
-        self._tests: set[Variable] = set()
+        self._seen: set[Value] = set(function.parameters)
+        """Variables that any op so far has assigned."""
+        self._tests: set[Value] = set()
         """Variables that compare a number with that of an option of a choice."""
         self._choices = 0
         """Number of enclosing branches on such tests."""
@@ -194,145 +168,83 @@ class _FunctionVerifier:
     def verify(self) -> None:
         for parameter in self._function.parameters:
             _check_type(self._program, parameter.type, f"parameter {parameter.name}")
-        assigned: _Assigned | None = frozenset(self._function.parameters)
-        assigned = self._body(self._function.body, assigned)
-        if assigned is not None and not holds(self._function.result, Scalar.NONE):
+        end = self.body(self._function.body.ops, frozenset(self._function.parameters))
+        if end is not None and not holds(self._function.result, Scalar.NONE):
             raise self._error("a path reaches the end of the function without a Return")
 
-    def _error(self, message: str, statement: Statement | None = None) -> VerifyError:
-        name = f"function {self._number} {self._function.name}"
+    def _error(self, message: str, op: Op | None = None) -> VerifyError:
         return VerifyError(
-            f"{name}: {message}",
-            location=getattr(statement, "location", None),
-            op=print_function(self._program, self._number),
+            f"function {self._function.name}: {message}",
+            location=None if op is None else op.location,
+            op=print_function(self._function),
         )
 
-    def _body(self, body: Body, assigned: _Assigned | None) -> _Assigned | None:
-        """Return the variables assigned at the end of a body; None if no path reaches its end."""
-        for statement in body:
-            if assigned is not None:
-                assigned = self._statement(statement, assigned)
-        return assigned
-
-    def _statement(self, statement: Statement, assigned: _Assigned) -> _Assigned | None:
-        match statement:
-            case IfStatement(condition, then, orelse):
-                self._use((condition,), assigned, statement)
-                self._scalar(condition, (Scalar.BOOL,), statement)
-                chooses = condition in self._tests
-                self._choices += chooses
-                ends = [self._body(then, assigned), self._body(orelse, assigned)]
-                self._choices -= chooses
-                return _meet(ends)
-            case LoopStatement(inner):
-                around = _Around("loop")
-                self._within(around, inner, assigned)
-                return _meet(around.ends)
-            case ScopeStatement(label, inner):
-                around = _Around("scope", label)
-                return _meet([self._within(around, inner, assigned), *around.ends])
-            case ForkStatement(several):
-                ends = [self._within(_Around("fork"), inner, assigned) for inner in several]
-                if any(end is None for end in ends):
-                    raise self._error("a body of a fork does not reach its end", statement)
-                self._keeps_apart(why_dependent(several), statement)
-                return assigned.union(*(end for end in ends if end is not None))
-            case ForkLoopStatement():
-                return self._fork_loop(statement, assigned)
-            case BreakStatement() | ContinueStatement() | LeaveStatement():
-                self._jump(statement, assigned)
-                return None
-            case ReturnStatement(value):
-                self._use((value,), assigned, statement)
-                if any(around.kind == "fork" for around in self._around):
-                    raise self._error("Return leaves a body of a fork", statement)
-                self._fits(self._function.result, type_of(value), "the result", statement)
-                return None
-            case RaiseStatement(_, parts):
-                self._use((p for p in parts if not isinstance(p, str)), assigned, statement)
-                return None
-            case PhaseStatement():
-                return assigned
-            case (
-                AssignStatement()
-                | OperateStatement()
-                | RecordStatement()
-                | CallStatement()
-                | ReadStatement()
-            ):
-                return self._simple(statement, assigned)
+    def visit(self, op: Op, assigned: Assigned) -> None:
+        for value in op.operands:
+            if value not in assigned and not (self._choices and value in self._seen):
+                raise self._error(f"%{value.hint} is used on a path where it is not assigned", op)
+        match op:
+            case IfOp(Variable() as condition):
+                self._scalar(condition, (Scalar.BOOL,), op)
+            case BreakOp() | ContinueOp() | LeaveOp():
+                self._jump(op)
+            case ReturnOp(value):
+                if any(around.kind == "fork" for around in self.around):
+                    raise self._error("Return leaves a body of a fork", op)
+                self._fits(self._function.result, type_of(value), "the result", op)
+            case LoopOp() | ScopeOp() | ForkOp() | ForkLoopOp() | RaiseOp() | PhaseOp():
+                pass
+            case AssignOp() | OperateOp() | RecordOp() | InvokeOp() | ReadOp():
+                self._simple(op)
             case _:
-                assert_never(statement)
+                raise self._error(f"`{op.name}` is not an op on data", op)
 
-    def _fork_loop(self, statement: ForkLoopStatement, assigned: _Assigned) -> _Assigned | None:
-        private = frozenset(statement.private)
-        around = _Around("loop")
-        end: _Assigned | None = self._within(around, statement.head, assigned - private)
-        for part in (statement.body, statement.tail):
-            if end is not None:
-                end = self._within(_Around("fork"), part, end)
-        if end is None:
-            raise self._error("an iteration of a concurrent loop does not reach its end")
-        self._keeps_apart(why_not_loop(statement), statement)
-        found = _meet(around.ends)
-        return None if found is None else found - private
+    def after(self, op: Op, assigned: Assigned) -> Assigned | None:
+        chooses = isinstance(op, IfOp) and op.condition in self._tests
+        self._choices += chooses
+        found = super().after(op, assigned)
+        self._choices -= chooses
+        match op:
+            case ForkOp(several):
+                self._keeps_apart(why_dependent([body.ops for body in several]), op)
+            case ForkLoopOp():
+                self._keeps_apart(why_not_loop(op), op)
+            case _:
+                pass
+        return found
 
-    def _keeps_apart(self, reason: str | None, statement: Statement) -> None:
-        if reason is not None:
-            raise self._error(f"bodies of a fork are not independent: {reason}", statement)
-
-    def _within(self, around: _Around, body: Body, assigned: _Assigned) -> _Assigned | None:
-        self._around.append(around)
-        end = self._body(body, assigned)
-        self._around.pop()
+    def within(self, around: EnclosingBlock, block: Block, assigned: Assigned) -> Assigned | None:
+        end = super().within(around, block, assigned)
+        if end is None and around.kind in ("fork", "head"):
+            what = "a body of a fork" if around.kind == "fork" else "a concurrent loop's head"
+            raise self._error(f"{what} does not reach its end")
         return end
 
-    def _jump(
-        self, statement: BreakStatement | ContinueStatement | LeaveStatement, assigned: _Assigned
-    ) -> None:
-        for around in reversed(self._around):
-            if around.kind == "fork":
-                raise self._error(
-                    f"{type(statement).__name__.removesuffix('Statement')} leaves a body of a fork"
-                )
-            if isinstance(statement, LeaveStatement):
-                if around.kind == "scope" and around.label == statement.label:
-                    around.ends.append(assigned)
-                    return
-            elif around.kind == "loop":
-                if isinstance(statement, BreakStatement):
-                    around.ends.append(assigned)
-                return
-        shown = f" {statement.label}" if isinstance(statement, LeaveStatement) else ""
-        raise self._error(
-            f"{type(statement).__name__.removesuffix('Statement')}{shown} is not inside "
-            "of what it ends"
-        )
+    def _keeps_apart(self, reason: str | None, op: Op) -> None:
+        if reason is not None:
+            raise self._error(f"bodies of a fork are not independent: {reason}", op)
 
-    def _simple(
-        self,
-        statement: AssignStatement
-        | OperateStatement
-        | RecordStatement
-        | CallStatement
-        | ReadStatement,
-        assigned: _Assigned,
-    ) -> _Assigned:
+    def _jump(self, op: BreakOp | ContinueOp | LeaveOp) -> None:
+        name = type(op).__name__.removesuffix("Op")
+        around = self.target(op)
+        if around is None:
+            shown = f" {op.label}" if isinstance(op, LeaveOp) else ""
+            raise self._error(f"{name}{shown} is not inside of what it ends")
+        if around.kind == "fork":
+            raise self._error(f"{name} leaves a body of a fork")
+
+    def _simple(self, statement: AssignOp | OperateOp | RecordOp | InvokeOp | ReadOp) -> None:
         match statement:
-            case AssignStatement(target, op, args):
+            case AssignOp(target, op, args):
                 if op not in PRIMITIVES:
                     raise self._error(f"{op!r} is not a primitive", statement)
-                self._use(args, assigned, statement)
                 if op == "copy" and target is not None:
                     self._fits(target.type, type_of(args[0]), target.name, statement)
-                targets = () if target is None else (target,)
-            case OperateStatement(targets, operation, operands):
-                self._use(operands, assigned, statement)
+            case OperateOp(targets, operation, operands):
                 types = [type_of(operand) for operand in operands]
-                _check_operation(operation, types, f"function {self._number}")
+                _check_operation(operation, types, f"function {self._function.name}")
                 self._results(targets, operation.results, statement)
-            case RecordStatement(targets, number, operands, after=after):
-                self._use((*operands, *after), assigned, statement)
+            case RecordOp(targets, number, operands, after=after):
                 if any(type_of(ghost) is not Scalar.INT for ghost in after):
                     raise self._error("an operand of `after` of a block is not an int", statement)
                 if not 0 <= number < len(self._program.blocks):
@@ -341,55 +253,39 @@ class _FunctionVerifier:
                 self._operands(block, operands, statement)
                 types = block.types
                 self._results(targets, [types[n] for n in block.outputs], statement)
-            case CallStatement(target, number, args):
-                self._use(args, assigned, statement)
-                if not 0 <= number < len(self._program.functions):
-                    raise self._error(f"there is no function {number}", statement)
-                called = self._program.functions[number]
+            case InvokeOp(target, name, args):
+                if name not in self._program.functions:
+                    raise self._error(f"there is no function {name}", statement)
+                called = self._program.functions[name]
                 if len(args) != len(called.parameters):
                     raise self._error(f"{called.name} is called with {len(args)} arguments")
                 for parameter, arg in zip(called.parameters, args, strict=True):
                     self._fits(parameter.type, type_of(arg), parameter.name, statement)
-                targets = () if target is None else (target,)
                 if target is not None:
                     self._fits(target.type, called.result, target.name, statement)
-            case ReadStatement(target, tensor):
-                self._use((tensor,), assigned, statement)
+            case ReadOp(target, tensor):
                 self._scalar(target, _NUMBERS, statement)
                 type_ = type_of(tensor)
-                if not isinstance(type_, InstanceTensorType) or any(
-                    dim != 1 for dim in type_.shape
-                ):
+                if not isinstance(type_, TensorType) or any(dim != 1 for dim in type_.shape):
                     raise self._error(f"read of {type_}, not of one element", statement)
-                targets = (target,)
             case _:
                 assert_never(statement)
-        self._seen.update(targets)
+        self._seen.update(statement.results)
         match statement:
-            case AssignStatement(Variable() as test, "eq" | "lt", (_, Literal(int()))):
+            case AssignOp(Variable() as test, "eq" | "lt", (_, Literal(int()))):
                 self._tests.add(test)
             case _:
                 pass
-        return assigned.union(targets)
 
     # ---- rules
 
-    def _use(self, operands: Iterable[Operand], assigned: _Assigned, statement: Statement) -> None:
-        for operand in operands:
-            if not isinstance(operand, Variable) or operand in assigned:
-                continue
-            if not (self._choices and operand in self._seen):
-                raise self._error(
-                    f"%{operand.name} is used on a path where it is not assigned", statement
-                )
-
-    def _scalar(self, operand: Operand, kinds: Sequence[Scalar], statement: Statement) -> None:
+    def _scalar(self, operand: Operand, kinds: Sequence[Scalar], statement: Op) -> None:
         type_ = type_of(operand)
         if type_ not in kinds:
             wanted = " or ".join(kind.value for kind in kinds)
             raise self._error(f"{wanted} is needed, not {type_}", statement)
 
-    def _fits(self, wide: Type, narrow: Type, what: str, statement: Statement) -> None:
+    def _fits(self, wide: DataType, narrow: DataType, what: str, statement: Op) -> None:
         """Check that at least one alternative of `narrow` fits in `wide`: earlier decisions may
         exclude the others."""
         kinds = list(alternatives(narrow))
@@ -397,16 +293,14 @@ class _FunctionVerifier:
             raise self._error(f"{what} of type {wide} gets {narrow}", statement)
 
     def _results(
-        self, targets: Sequence[Variable], types: Sequence[Type], statement: Statement
+        self, targets: Sequence[Variable], types: Sequence[DataType], statement: Op
     ) -> None:
         if len(targets) != len(types):
             raise self._error(f"{len(targets)} targets for {len(types)} results", statement)
         for target, type_ in zip(targets, types, strict=True):
             self._fits(target.type, type_, target.name, statement)
 
-    def _operands(
-        self, block: StaticBlock, operands: Sequence[Operand], statement: Statement
-    ) -> None:
+    def _operands(self, block: StaticBlock, operands: Sequence[Operand], statement: Op) -> None:
         if len(operands) != len(block.inputs):
             raise self._error(f"{len(operands)} operands for {block.name}", statement)
         for wanted, operand in zip(block.inputs, operands, strict=True):

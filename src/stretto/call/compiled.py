@@ -20,7 +20,7 @@ from stretto.call.signatures import callable_name, parameter_names
 from stretto.errors import BuildError, CaptureError, RunError, StrettoError
 from stretto.failures import is_compile_failure
 from stretto.frontends.python import Caller
-from stretto.frontends.python.control.settled import is_settled
+from stretto.frontends.python.interpreter.settled import is_settled
 from stretto.frontends.python.tracing.admission import active_transformation, check_inputs
 from stretto.options import Options
 from stretto.progress import print_log

@@ -30,7 +30,7 @@ from stretto.call.saved_file import (
 from stretto.call.signatures import CallForm, Key, argument_name
 from stretto.errors import BuildError, LoadError, OtherProgram, RunError, StrettoError
 from stretto.frontends.python import Captured
-from stretto.frontends.python.control.settled import is_settled
+from stretto.frontends.python.interpreter.settled import is_settled
 from stretto.frontends.python.results.inputs import key_of
 from stretto.frontends.python.tracing.admission import active_transformation, foreign_input
 from stretto.locks import ForkSafeLock

@@ -326,8 +326,8 @@ def container_to_json(container: Any, items: Sequence[Json]) -> Json:
             extra = list(names)
         case _:
             raise SaveError(
-                "a result is a defaultdict, a deque of limited length or a container with "
-                "attributes, which a file cannot hold",
+                "a result is a function, a defaultdict, a deque of limited length or a container "
+                "with attributes, which a file cannot hold",
                 remedy="return a plain dict or list",
             )
     form = next(name for name, made in _FORMS.items() if isinstance(container, made))

@@ -18,7 +18,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from stretto.errors import SourceLocation
-from stretto.frontends.python import staging
+from stretto.frontends.python import call_in_program
 from stretto.frontends.python.tracing.locations import at, place_of_trace
 from stretto.frontends.python.tracing.tracer import active
 
@@ -96,9 +96,9 @@ class GraphFunction:
             receiver, *rest = args
             if target == "item" and isinstance(receiver, float):
                 return receiver  # Dynamo takes floats out of tensors
-            return staging.call(getattr(receiver, target), *rest, **kwargs)
+            return call_in_program(getattr(receiver, target), *rest, **kwargs)
         called = self._attribute(target) if node.op == "call_module" else target
-        return staging.call(called, *args, **kwargs)
+        return call_in_program(called, *args, **kwargs)
 
     def _attribute(self, path: str) -> Any:
         """Return the owner's attribute at a dotted path; an inner graph becomes a GraphFunction."""

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 
 from stretto.components import components, cyclic, reachable
 from stretto.ir.core import Block, Op, Program
+from stretto.ir.data import InvokeOp
 from stretto.ir.ops import CallOp, ForOp
 
 
 def callees(ops: Iterable[Op]) -> dict[str, None]:
     """Return the functions that ops call, without the ops in their blocks, in order."""
-    return {op.function: None for op in ops if isinstance(op, CallOp)}
+    return {op.function: None for op in ops if isinstance(op, CallOp | InvokeOp)}
 
 
 def call_graph(program: Program) -> dict[str, dict[str, None]]:

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, ClassVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 import torch
 
 from stretto.errors import SourceLocation
 from stretto.ir.sizes import Size
-from stretto.ir.types import TensorListType, TensorType, Type
+from stretto.ir.types import DataType, TensorListType, TensorType, Type
 from stretto.remarks import Remarks
 
 
@@ -49,26 +49,65 @@ class Value:
         return f"<%{self.hint}: {self.type}>"
 
 
+class Variable(Value):
+    """A value of Python data, or a tensor of one instance, that several ops may assign.
+
+    `type` holds for all that is assigned to it. A function that has variables is not in SSA form;
+    jumps may leave its blocks (`ir/data.py`).
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        type: DataType  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __init__(self, name: str, type: DataType) -> None:
+        super().__init__(type, name)  # pyright: ignore[reportArgumentType]
+
+    @property
+    def name(self) -> str:
+        return self.hint
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """None, a bool, an int, a float or a str."""
+
+    value: bool | int | float | str | None
+
+
+Operand = Variable | Literal
+"""An operand of an op on Python data (`ir/data.py`)."""
+
+
 def fresh(value: Value) -> Value:
     """Return a new value of the same type and hint."""
+    if isinstance(value, Variable):
+        return Variable(value.name, value.type)
     return Value(value.type, value.hint)
 
 
 Lookup = Callable[[Value], Value]
 
 Attribute = None | bool | int | float | str | torch.dtype | Size
-Argument = Value | Attribute | tuple["Argument", ...]
+Argument = Value | Literal | Attribute | tuple["Argument", ...]
 """An argument of a tensor op. A Value in place of an ATen number is a run-time scalar; a Size may
 replace an ATen int, as in `aten.expand.default(%x, (s0, 64))`."""
 
 
 def argument_values(argument: Argument) -> tuple[Value, ...]:
     """Return every Value in an argument, left to right."""
+    found: list[Value] = []
+    _add_values(argument, found)
+    return tuple(found)
+
+
+def _add_values(argument: Argument, found: list[Value]) -> None:
     if isinstance(argument, Value):
-        return (argument,)
-    if isinstance(argument, tuple):
-        return tuple(value for item in argument for value in argument_values(item))
-    return ()
+        found.append(argument)
+    elif isinstance(argument, tuple):
+        for item in argument:
+            _add_values(item, found)
 
 
 def map_argument(argument: Argument, lookup: Callable[[Value], Argument]) -> Argument:
@@ -80,7 +119,7 @@ def map_argument(argument: Argument, lookup: Callable[[Value], Argument]) -> Arg
     return argument
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, match_args=False)
 class Op:
     """Base class of all ops. Subclasses are dataclasses; their fields declare operands,
     attributes, blocks.
@@ -105,7 +144,14 @@ class Op:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        return tuple(getattr(self, name) for name in block_fields(type(self)))
+        names = block_fields(type(self))
+        if not names:
+            return ()
+        found: list[Block] = []
+        for name in names:
+            held: Block | tuple[Block, ...] = getattr(self, name)
+            found += (held,) if isinstance(held, Block) else held
+        return tuple(found)
 
     @property
     def result(self) -> Value:
@@ -134,9 +180,9 @@ def argument_fields(kind: type[Op]) -> tuple[str, ...]:
 
 @cache
 def block_fields(kind: type[Op]) -> tuple[str, ...]:
-    """Return the names of the fields of an op class that hold nested blocks."""
+    """Return the names of the fields of an op class that hold a nested block, or several."""
     hints: dict[str, Any] = get_type_hints(kind)
-    return tuple(one.name for one in fields(kind) if hints[one.name] is Block)
+    return tuple(one.name for one in fields(kind) if hints[one.name] in (Block, tuple[Block, ...]))
 
 
 @dataclass(eq=False, slots=True)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from stretto.ir.core import Block, Folded, Function, Op, Program, Value, block_fields, fresh
+from stretto.ir.core import Block, Folded, Op, Program, Value, Variable, block_fields, fresh
+from stretto.ir.data import ForkLoopOp
 from stretto.ir.ops import ForOp, IfOp, WhileOp
+
+T = TypeVar("T", bound=Value)
 
 Definitions = dict[Value, Op]
 """The op that defines each value visited so far in a walk. Parameters of blocks are absent."""
@@ -24,11 +27,17 @@ def clone_op(op: Op, mapping: dict[Value, Value]) -> Op:
 
     `mapping` gains an entry for every value that the copy defines, also inside its blocks.
     """
-    names = block_fields(type(op))
-    blocks: dict[str, Any] = {name: clone_block(getattr(op, name), mapping) for name in names}
+    blocks: dict[str, Any] = {}
+    for name in block_fields(type(op)):
+        held: Block | tuple[Block, ...] = getattr(op, name)
+        several = (held,) if isinstance(held, Block) else held
+        copied = tuple(clone_block(block, mapping) for block in several)
+        blocks[name] = copied[0] if isinstance(held, Block) else copied
     results = tuple(_copied(value, mapping) for value in op.results)
     copy = replace(op, results=results, **blocks)
     copy.substitute(lambda value: mapping.get(value, value))
+    if isinstance(copy, ForkLoopOp):
+        copy.private = tuple(_copied(variable, mapping) for variable in copy.private)
     return copy
 
 
@@ -45,7 +54,8 @@ def clone_block(block: Block, mapping: dict[Value, Value]) -> Block:
 def clone_program(program: Program) -> Program:
     """Return a copy that may be changed freely; the constant tensors and the remarks are shared."""
     functions = {
-        name: Function(name, clone_block(item.body, {})) for name, item in program.functions.items()
+        name: replace(item, body=clone_block(item.body, {}))
+        for name, item in program.functions.items()
     }
     folded = Folded(set(program.folded.sources), set(program.folded.results))
     constants = dict(program.constants)
@@ -187,6 +197,9 @@ def free_values_of_op(op: Op) -> tuple[Value, ...]:
     return tuple(dict.fromkeys((*op.operands, *nested)))
 
 
-def _copied(value: Value, mapping: dict[Value, Value]) -> Value:
-    mapping[value] = fresh(value)
-    return mapping[value]
+def _copied(value: T, mapping: dict[Value, Value]) -> T:
+    """Return the copy of a value that is defined here; all ops assign the same copy of a
+    variable."""
+    if not isinstance(value, Variable) or value not in mapping:
+        mapping[value] = fresh(value)
+    return cast(T, mapping[value])

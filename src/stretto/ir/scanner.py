@@ -5,13 +5,30 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
 
 from stretto.errors import VerifyError
-from stretto.ir.core import Function, Value
+from stretto.ir.core import Function, Value, Variable
+from stretto.ir.data import InstanceFunction
 from stretto.ir.rewrite import defined_values
 from stretto.ir.size_bounds import at_most, maximum, minimum, with_maximum_outside
 from stretto.ir.sizes import Size, Symbol
-from stretto.ir.types import Dim, DType, TensorListType, TensorType, Type
+from stretto.ir.types import (
+    NEVER,
+    DictType,
+    Dim,
+    DType,
+    ListType,
+    RecordType,
+    RowsType,
+    Scalar,
+    TensorListType,
+    TensorType,
+    TupleType,
+    union,
+)
 from stretto.reader import Reader
 from stretto.text import caret
 
@@ -67,13 +84,45 @@ PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 """Names of functions and values that need no quotes."""
 
 _TYPES: dict[str, DType] = {item.value: item for item in DType}
+_SCALARS: dict[str, Scalar] = {item.value: item for item in Scalar}
+
+
+class ObjectNames:
+    """Names of static objects in texts, and the objects by name."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {}
+        self._names: dict[int, str] = {}
+
+    def name(self, item: Any) -> str:
+        """Return the name of an object with its `$`; different objects have different names."""
+        if id(item) not in self._names:
+            base = re.sub(r"[^A-Za-z0-9_.]", "_", _title(item)).strip("_") or "object"
+            name, repeat = base, 0
+            while name in self.objects:
+                repeat += 1
+                name = f"{base}_{repeat}"
+            self.objects[name] = item
+            self._names[id(item)] = name
+        return f"${self._names[id(item)]}"
+
+
+def _title(item: Any) -> str:
+    if isinstance(item, torch.Tensor):
+        return f"{str(item.dtype).removeprefix('torch.')}.{'x'.join(map(str, item.shape))}"
+    return getattr(item, "__name__", type(item).__name__)
 
 
 class PrintedNames:
-    """The printed name of each value of a function. blocks: True if nested blocks are printed."""
+    """The printed name of each value of a function. blocks: True if nested blocks are printed.
+    objects: the names of static objects. has_jumps: True if jumps may leave blocks."""
 
-    def __init__(self, function: Function, *, blocks: bool = True) -> None:
+    def __init__(
+        self, function: Function, *, blocks: bool = True, objects: ObjectNames | None = None
+    ) -> None:
         self.blocks = blocks
+        self.objects = ObjectNames() if objects is None else objects
+        self.has_jumps = isinstance(function, InstanceFunction)
         self._names: dict[Value, str] = {}
         self._taken: set[str] = set()
         self._repeats: dict[str, int] = {}
@@ -87,6 +136,10 @@ class PrintedNames:
         `%undefined.*`."""
         name = self._names.get(value)
         return f"%{name}" if name is not None else f"%undefined.{value.hint or 'value'}"
+
+    def __contains__(self, value: Value) -> bool:
+        """Return True for a value that the function defines."""
+        return value in self._names
 
     def all(self, values: Iterable[Value]) -> str:
         return ", ".join(self[value] for value in values)
@@ -119,12 +172,14 @@ class ProgramReader(Reader):
         | (?P<number>-?(?:inf\b|nan\b|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?))
         | (?P<word>[A-Za-z_][A-Za-z0-9_.]*)
         | `(?P<symbol>[^`]*)`
-        | (?P<punctuation>->|[(){}\[\]<>,:=])""",
+        | \$(?P<object>[A-Za-z0-9_.]+)
+        | (?P<punctuation>->|[(){}\[\]<>,:=|#?])""",
         re.VERBOSE,
     )
     space = re.compile(r"(?:\s|//[^\n]*)*")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, objects: Mapping[str, Any] | None = None) -> None:
+        self.objects = objects or {}
         super().__init__(text)
         self.begin_function()
 
@@ -133,17 +188,26 @@ class ProgramReader(Reader):
         self.symbols: dict[str, Symbol] = {}
         self.scope: dict[str, Value] = {}
         self._names: set[str] = set()
+        self.has_jumps = False
+
+    def object(self, name: str) -> Any:
+        """Return the static object of a name."""
+        return self.objects[name] if name in self.objects else self.fail(f"no object ${name}")
 
     def error(self, message: str, line: int, column: int, source: str) -> VerifyError:
         place = f"line {line}, column {column}"
         return VerifyError(f"{place}: {message}\n{source}\n{caret(source, column - 1)}")
 
-    def define(self, name: str, type: Type) -> Value:
-        """Define a value; fail if the function already has one of that name."""
+    def define(self, name: str, type: Any) -> Value:
+        """Define a value; fail if the function already has one of that name, except a variable of
+        this type."""
+        if self.has_jumps and name in self.scope and str(self.scope[name].type) == str(type):
+            return self.scope[name]
         if name in self._names:
             self.fail(f"{name} is defined twice")
         self._names.add(name)
-        value = Value(type, "" if name[1:].isdecimal() else name[1:])
+        hint = "" if name[1:].isdecimal() else name[1:]
+        value = Variable(hint, type) if self.has_jumps else Value(type, hint)
         self.scope[name] = value
         return value
 
@@ -154,19 +218,54 @@ class ProgramReader(Reader):
             self.fail(f"{name} is not defined here")
         return self.scope[name]
 
-    def type(self) -> Type:
+    def type(self) -> Any:
         """Parse a type."""
+        found = [self._one_type()]
+        while self.accept("|"):
+            found.append(self._one_type())
+        return union(found) if len(found) > 1 else found[0]
+
+    def _one_type(self) -> Any:
+        if self.peek() == "(":
+            return TupleType(self.items(self.type))
         word = self.next("word", "a type")
-        if word == "list":
-            self.expect("<")
-            element = self.type()
-            if not isinstance(element, TensorType):
-                self.fail("a list holds tensors")
+        if word in ("list", "tuple", "dict") and self.accept("<"):
+            found = self._container(word)
             self.expect(">")
-            return TensorListType(element)
-        if word not in _TYPES:
-            self.fail(f"`{word}` is not a type")
-        return TensorType(_TYPES[word], self._dims())
+            return found
+        if word in _TYPES and self.peek() == "[":
+            return self._tensor(_TYPES[word])
+        if word in _SCALARS:
+            return _SCALARS[word]
+        if word == "never":
+            return NEVER
+        if word.startswith("record") and word[6:].isdecimal():
+            return RecordType(int(word[6:]))
+        return self.fail(f"`{word}` is not a type")
+
+    def _container(self, word: str) -> TensorListType | ListType | DictType:
+        if word == "dict":
+            key = self.next("word", "the type of keys")
+            self.expect(",")
+            return DictType(_SCALARS[key], int(self.next("number", "a cell")))
+        if (cell := self.take("number")) is not None:
+            return ListType(int(cell), word == "tuple")
+        element = self.type()
+        if not isinstance(element, TensorType):
+            self.fail("a list holds tensors")
+        return TensorListType(element)
+
+    def _tensor(self, dtype: DType) -> TensorType | RowsType:
+        here = self.position
+        self.expect("[")
+        if not self.accept("?"):
+            self.move(here)
+            return TensorType(dtype, self._dims())
+        dims: list[int] = []
+        while self.accept(","):
+            dims.append(int(self.next("number", "a dim")))
+        self.expect("]")
+        return RowsType(TensorType(dtype, tuple(dims)))
 
     def _dims(self) -> tuple[Dim, ...]:
         self.expect("[")

@@ -58,13 +58,13 @@ TYPE: Syntax[Type] = Syntax(lambda _, type: str(type), ProgramReader.type)
 record = Language({Value: VALUE}).record
 
 
-def _string(what: str) -> Syntax[str]:
+def string(what: str) -> Syntax[str]:
     return Syntax(
         lambda _, text: json.dumps(text), lambda given: json.loads(given.next("string", what))
     )
 
 
-def _integer(what: str) -> Syntax[int]:
+def integer(what: str) -> Syntax[int]:
     return Syntax(lambda _, value: str(value), lambda given: int(given.next("number", what)))
 
 
@@ -193,13 +193,18 @@ def _show_block(names: PrintedNames, block: Block, last: str = "yield") -> str:
     if not names.blocks:
         return "{ ... }"
     ops = (OP.show(names, op) for op in block.ops)
-    return "\n".join(("{", *ops, f"{last} {names.all(block.yields)}".rstrip(), "}"))
+    end = () if names.has_jumps else (f"{last} {names.all(block.yields)}".rstrip(),)
+    return "\n".join(("{", *ops, *end, "}"))
 
 
 def _read_block(given: ProgramReader, params: tuple[Value, ...], last: str) -> Block:
-    """Parse ops up to `yield` or `return`, in braces."""
+    """Parse ops up to `yield` or `return`, in braces. Blocks that jumps may leave have neither."""
     given.expect("{")
     ops: list[Op] = []
+    if given.has_jumps:
+        while not given.accept("}"):
+            ops.append(OP.read(given))
+        return Block(params, ops)
     while not given.accept(last):
         ops.append(OP.read(given))
     yields: list[Value] = []
@@ -218,7 +223,7 @@ def _nested(params: Callable[[ProgramReader], Iterable[tuple[str, Type]]]) -> Sy
         outside = dict(given.scope)
         values = tuple(given.define(name, type) for name, type in params(given))
         block = _read_block(given, values, "yield")
-        given.scope = outside
+        given.scope = given.scope if given.has_jumps else outside
         return block
 
     return Syntax(_show_block, read)
@@ -321,12 +326,12 @@ ARM = _nested(lambda _: ())
 FAILURE = record(
     Failure,
     "{error}, {message}",
-    error=_string("the class of an error"),
-    message=_string("the message of an error"),
+    error=string("the class of an error"),
+    message=string("the message of an error"),
 )
 _LIST_OPS = (ListPushOp, ListExtendOp, ListGetOp, ListSetOp, ListPopOp, ListLengthOp, ListStackOp)
 OPS: dict[type[Op], Syntax[Any]] = {
-    ConstantOp: record(ConstantOp, "constant {key}", key=_string("the key of a constant")),
+    ConstantOp: record(ConstantOp, "constant {key}", key=string("the key of a constant")),
     LiteralOp: record(LiteralOp, "literal {value}", value=NUMBER),
     TensorOp: Syntax(_show_tensor, _read_tensor),
     SizeOp: record(SizeOp, "size {size}[ <= {most}] = {number}", size=SIZE_NAME, most=SIZE),
@@ -339,6 +344,22 @@ OPS: dict[type[Op], Syntax[Any]] = {
     CallOp: record(CallOp, "call {function}{arguments}", function=FUNCTION_NAME),
 }
 _BY_WORD = {kind.name: syntax for kind, syntax in OPS.items() if kind is not TensorOp}
+_FINISH: dict[type[Op], Callable[[Any], None]] = {}
+
+
+def add_syntax(
+    kind: type[Op],
+    syntax: Syntax[Any],
+    words: Iterable[str] = (),
+    finish: Callable[[Any], None] | None = None,
+) -> None:
+    """Add the syntax of an op class. words: those that its text may begin with, or their
+    beginnings up to a dot; its name if none are given. finish: completes an op that has been read,
+    when its results are known."""
+    OPS[kind] = syntax
+    _BY_WORD.update(dict.fromkeys(words or (kind.name,), syntax))
+    if finish is not None:
+        _FINISH[kind] = finish
 
 
 def _show_op(names: PrintedNames, op: Op) -> str:
@@ -356,16 +377,20 @@ def _read_op(given: ProgramReader) -> Op:
         named.append((name, given.start))
         if not given.accept(","):
             given.expect("=")
-    op = _BY_WORD.get(given.peek(), OPS[TensorOp]).read(given)
+    word = given.peek()
+    family = _BY_WORD.get(f"{word.partition('.')[0]}.", OPS[TensorOp])
+    op = _BY_WORD.get(word, family).read(given)
     types: list[Type] = []
     for _ in named:
         given.expect("," if types else ":")
         types.append(given.type())
     results: list[Value] = []
-    for (name, start), type in zip(named, types, strict=True):
+    for (name, start), its in zip(named, types, strict=True):
         given.start = start
-        results.append(given.define(name, type))
+        results.append(given.define(name, its))
     op.results = tuple(results)
+    if type(op) in _FINISH:
+        _FINISH[type(op)](op)
     return op
 
 
@@ -376,10 +401,10 @@ OP = Syntax(_show_op, _read_op)
 SYMBOL = record(
     Symbol,
     "{low} <= {name}[ <= {high}][ usually {usual}]",
-    low=_integer("the smallest value of a size"),
+    low=integer("the smallest value of a size"),
     name=Syntax(lambda _, name: name, lambda given: given.next("word", "the name of a size")),
-    high=_integer("the largest value of a size"),
-    usual=_integer("a usual size"),
+    high=integer("the largest value of a size"),
+    usual=integer("a usual size"),
 )
 
 
@@ -411,6 +436,7 @@ def _read_body(given: ProgramReader) -> Block:
     return body
 
 
+PARAMETERS = items(Syntax(lambda names, v: f"{names[v]}: {v.type}", _read_parameter))
 FUNCTION = record(
     Function,
     "func {name}[{sizes}]{params} -> {result_types} {body}",
@@ -418,10 +444,21 @@ FUNCTION = record(
     shown=lambda function: {"sizes": _declared(function)},
     name=FUNCTION_NAME,
     sizes=items(Syntax(SYMBOL.show, _read_symbol), "[", "]"),
-    params=items(Syntax(lambda names, v: f"{names[v]}: {v.type}", _read_parameter)),
+    params=PARAMETERS,
     result_types=items(TYPE),
     body=Syntax(lambda names, block: _show_block(names, block, "return"), _read_body),
 )
+
+
+FUNCTIONS: dict[type[Function], Syntax[Any]] = {Function: FUNCTION}
+"""The syntax of each class of functions."""
+
+
+RETURNED_BODY: Syntax[Block] = Syntax(
+    lambda names, block: _show_block(names, block, "return"),
+    lambda given: _read_block(given, given.fields["params"], "return"),
+)
+"""The body of a function that ends by returning values."""
 
 
 def print_program(program: Program) -> str:
@@ -431,7 +468,7 @@ def print_program(program: Program) -> str:
 
 def print_function(function: Function) -> str:
     """Return the text of one function."""
-    return indented(FUNCTION.show(PrintedNames(function), function))
+    return indented(FUNCTIONS[type(function)].show(PrintedNames(function), function))
 
 
 def print_op(op: Op, function: Function) -> str:

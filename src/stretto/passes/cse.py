@@ -3,7 +3,8 @@
 An op is dropped if an op of the same class, with the same operands and attributes, precedes it in
 the same block or in an enclosing one, so that the results are available whenever the second would
 run. Everything is by value, so the results are equal. A repeated check is dropped too. Random
-operators, ops with blocks and new lists are never dropped. Needs nothing; leaves types and the
+operators, ops with blocks and new lists are never dropped. Of ops on data, only operators are, and
+only if all their variables are assigned once. Needs nothing; leaves types and the
 order of ops as they are.
 
     %a = aten.exp.default(%x)                 %a = aten.exp.default(%x)
@@ -15,11 +16,13 @@ order of ops as they are.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from stretto.ir.core import Block, Op, Program, Value
+from stretto.ir.core import Block, Function, Op, Program, Value
+from stretto.ir.data import DataOp, OperateOp, operand_key, operation_key
 from stretto.ir.ops import (
     Argument,
     CallOp,
@@ -30,6 +33,7 @@ from stretto.ir.ops import (
     SizeOp,
     TensorOp,
 )
+from stretto.ir.rewrite import defined_values
 from stretto.ir.sizes import Size
 from stretto.ir.symbols import Renaming, rename_symbols
 from stretto.ir.types import Dim, Type
@@ -45,10 +49,16 @@ class EliminateCommonSubexpressions:
     def apply(self, program: Program) -> bool:
         before = sum(1 for _ in program.walk())
         for function in program.functions.values():
-            sizes = _Sizes()
-            _merge(function.body, {}, {}, sizes)
-            rename_symbols(function.body, sizes.renaming)
+            merge_equal(function)
         return sum(1 for _ in program.walk()) != before
+
+
+def merge_equal(function: Function) -> None:
+    """Drop the repeated expressions of one function."""
+    times = Counter(defined_values(function.body))
+    sizes = _Sizes(frozenset(value for value, count in times.items() if count > 1))
+    _merge(function.body, {}, {}, sizes)
+    rename_symbols(function.body, sizes.renaming)
 
 
 def keep_reason(op: Op) -> str | None:
@@ -59,14 +69,17 @@ def keep_reason(op: Op) -> str | None:
         return "a list of its own can be pushed to in place"
     if isinstance(op, TensorOp) and is_random(op):
         return "it is random"
+    if isinstance(op, DataOp) and not isinstance(op, OperateOp):
+        return "objects have identity and change"
     return None
 
 
 @dataclass(slots=True)
 class _Sizes:
     """The symbols that size ops bind, by their results, and the renaming of the symbols of dropped
-    size ops."""
+    size ops. several: variables that several ops assign."""
 
+    several: frozenset[Value]
     bound: dict[Value, Size] = field(default_factory=dict[Value, Size])
     renaming: Renaming = field(default_factory=dict[Size, Dim])
 
@@ -85,7 +98,7 @@ def _merge(
         op.substitute(lambda value: renamed.get(value, value))
         for nested in op.blocks:
             _merge(nested, seen, renamed, sizes)
-        if keep_reason(op) is None:
+        if keep_reason(op) is None and sizes.several.isdisjoint((*op.results, *op.operands)):
             key = op_key(op)
             checked = key in seen
             first = seen.setdefault(key, op.results)
@@ -121,6 +134,8 @@ def op_key(op: Op) -> Key:
             attributes = _argument_key(op.value)
         case CallOp():
             attributes = op.function
+        case OperateOp():
+            attributes = (operation_key(op.operation), *map(operand_key, op.inputs))
         case _:
             pass
     return (type(op), types, op.operands, attributes)

@@ -28,6 +28,8 @@ from typing import ClassVar
 from stretto.components import reachable
 from stretto.ir.call_graph import call_graph
 from stretto.ir.core import Block, Function, Op, Program, Value
+from stretto.ir.data import AssignOp, InstanceFunction, InvokeOp, OperateOp, ReadOp, RecordOp
+from stretto.ir.data_effects import DROPPED
 from stretto.ir.ops import ConstantOp, ForOp, IfOp, ListStackOp, SizeOp, WhileOp
 from stretto.ir.rewrite import all_blocks, narrow
 from stretto.ir.sizes import Size, Symbol, symbols_in
@@ -41,10 +43,13 @@ class EliminateDeadCode:
     name: ClassVar[str] = "dce"
 
     def apply(self, program: Program) -> bool:
-        changed = False
         checks = may_stop if self.keep_stopping else is_effect
         checking = checking_functions(program, checks)
+        changed = False
         for function in program.functions.values():
+            if isinstance(function, InstanceFunction):
+                changed |= drop_unused(function)
+                continue
             effects = effectful(function, checking, checks)
             changed |= _prune(function.body, live_values(function, effects), effects)
         return _drop_functions(program) | _drop_constants(program) | changed
@@ -201,7 +206,7 @@ def _is_live(op: IfOp | ForOp | WhileOp, place: int, live: set[Value]) -> bool:
 
 
 def _drop_functions(program: Program) -> bool:
-    reached = reachable(("main",), call_graph(program))
+    reached = reachable((program.main.name,), call_graph(program))
     dead = [name for name in program.functions if name not in reached]
     for name in dead:
         del program.functions[name]
@@ -214,3 +219,56 @@ def _drop_constants(program: Program) -> bool:
     for key in dead:
         del program.constants[key]
     return bool(dead)
+
+
+# ---- Functions with variables: an assignment is live if any op that is kept reads its variable.
+
+
+def drop_unused(function: InstanceFunction, primitives: frozenset[str] = DROPPED) -> bool:
+    """Drop the ops of a function whose results are not read, and that cannot fail; return True if
+    it changed. primitives: those of them that may be dropped."""
+    reads: dict[Value, list[Value]] = {}
+    pending: list[Value] = []
+    for op in function.body.walk():
+        if _is_pure(op, primitives):
+            for target in op.results:
+                reads.setdefault(target, []).extend(op.operands)
+        else:
+            pending += op.operands
+    live: set[Value] = set()
+    while pending:
+        variable = pending.pop()
+        if variable not in live:
+            live.add(variable)
+            pending += reads.get(variable, ())
+    return _keep_live(function.body, live, primitives)
+
+
+def _is_pure(op: Op, primitives: frozenset[str]) -> bool:
+    match op:
+        case AssignOp(target, primitive):
+            return target is not None and primitive in primitives
+        case OperateOp():
+            return not op.may_raise
+        case RecordOp() | ReadOp():
+            return True
+        case _:
+            return False
+
+
+def _keep_live(block: Block, live: set[Value], primitives: frozenset[str]) -> bool:
+    changed = False
+    found: list[Op] = []
+    for op in block.ops:
+        if _is_pure(op, primitives) and not any(target in live for target in op.results):
+            continue
+        if isinstance(op, InvokeOp) and op.target not in live:
+            changed |= op.results != ()
+            op.results = ()
+        for nested in op.blocks:
+            changed |= _keep_live(nested, live, primitives)
+        if not isinstance(op, IfOp) or op.then.ops or op.orelse.ops:
+            found.append(op)
+    changed |= len(found) != len(block.ops)
+    block.ops = found
+    return changed

@@ -9,7 +9,7 @@ import torch
 
 from stretto.batching.host.host_program import BatchRun, HostProgram
 from stretto.batching.levels.tables import BASES, Tables
-from stretto.batching.types import InstanceTensorType, RowsType, Scalar
+from stretto.ir.types import RowsType, Scalar, TensorType
 
 
 class Executor:
@@ -67,7 +67,7 @@ class Executor:
                     index += length * count
                 case _:
                     values = tables.indices[index : index + count].tolist()
-                    if isinstance(type_, InstanceTensorType):
+                    if isinstance(type_, TensorType):
                         assert pool is not None
                         columns.append([self.pools[pool][row].clone() for row in values])
                     else:

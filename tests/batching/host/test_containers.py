@@ -10,20 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.batching.host.host_program import HostProgram
-from stretto.batching.instance_program import (
-    AssignStatement,
-    Body,
-    BreakStatement,
-    IfStatement,
-    InstanceFunction,
-    InstanceProgram,
-    Literal,
-    LoopStatement,
-    ReturnStatement,
-    Variable,
-)
+from stretto.batching.instance_program import Body, InstanceProgram, instance_program
 from stretto.batching.interpreter import interpret
-from stretto.batching.types import DictType, ListType, Scalar, TupleType, Type, UnionType
+from stretto.ir.core import Block, Literal, Variable
+from stretto.ir.data import AssignOp, BreakOp, InstanceFunction, LoopOp, ReturnOp, body_of
+from stretto.ir.ops import IfOp
+from stretto.ir.types import DataType, DictType, ListType, Scalar, TupleType, UnionType
 from tests.batching.host.execution import Executor
 
 INT, NONE = Scalar.INT, Literal(None)
@@ -48,8 +40,9 @@ def machine() -> Executor:
     a, b, d = Variable("a", LIST), Variable("b", LIST), Variable("d", DICT)
     log, made = Variable("log", LIST), Variable("made", ITEM)
 
-    def do(target: Variable | None, name: str, *args: Any, detail: Any = None) -> AssignStatement:
-        return AssignStatement(target, name, tuple(args), detail)
+    def do(target: Variable | None, name: str, *args: Any, detail: Any = None) -> AssignOp:
+        results = () if target is None else (target,)
+        return AssignOp(name, tuple(args), detail, results=results)
 
     bool_ = Variable("bool", Scalar.BOOL)
     noted = Variable("noted", INT)
@@ -83,21 +76,21 @@ def machine() -> Executor:
         (do(noted, "len", d), do(None, "append", log, noted)),
         (
             do(bool_, "contains", d, x),
-            IfStatement(bool_, one, none),
+            IfOp(bool_, body_of(one), body_of(none)),
         ),
         (
             do(bool_, "is", a, b),
-            IfStatement(bool_, one, none),
+            IfOp(bool_, body_of(one), body_of(none)),
         ),
         (
             do(bool_, "eq", a, b),
-            IfStatement(bool_, one, none),
+            IfOp(bool_, body_of(one), body_of(none)),
         ),
     ]
     chosen: Body = ()
     for number, arm in enumerate(arms):
-        chosen = (do(test, "eq", op, Literal(number)), IfStatement(test, arm, chosen))
-    result: Type = TupleType((LIST, LIST, DICT, LIST))
+        chosen = (do(test, "eq", op, Literal(number)), IfOp(test, body_of(arm), body_of(chosen)))
+    result: DataType = TupleType((LIST, LIST, DICT, LIST))
     returned = Variable("returned", result)
     body: Body = (
         do(a, "list"),
@@ -106,23 +99,27 @@ def machine() -> Executor:
         do(d, "dict"),
         do(place, "copy", Literal(0)),
         do(count, "len", steps),
-        LoopStatement(
-            (
-                do(test, "ge", place, count),
-                IfStatement(test, (BreakStatement(),), ()),
-                do(step, "at", steps, place),
-                do(op, "item", step, detail=0),
-                do(x, "item", step, detail=1),
-                do(y, "item", step, detail=2),
-                do(place, "add", place, Literal(1)),
-                *chosen,
+        LoopOp(
+            body_of(
+                (
+                    do(test, "ge", place, count),
+                    IfOp(test, body_of((BreakOp(),)), Block()),
+                    do(step, "at", steps, place),
+                    do(op, "item", step, detail=0),
+                    do(x, "item", step, detail=1),
+                    do(y, "item", step, detail=2),
+                    do(place, "add", place, Literal(1)),
+                    *chosen,
+                )
             )
         ),
         do(returned, "tuple", a, b, d, log),
-        ReturnStatement(returned),
+        ReturnOp(returned),
     )
-    program = InstanceProgram(
-        [InstanceFunction("f", (steps,), result, body)], [], [ITEM, TupleType((INT, INT, INT))]
+    program = instance_program(
+        [InstanceFunction("f", Block((steps,), list(body)), result)],
+        [],
+        [ITEM, TupleType((INT, INT, INT))],
     )
     program.cells[1] = TupleType((INT, INT, INT))
     return Executor(HostProgram(program))

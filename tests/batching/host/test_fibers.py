@@ -10,30 +10,26 @@ import pytest
 import torch
 
 from stretto.batching.host.host_program import HostProgram
-from stretto.batching.instance_program import (
-    AssignStatement,
-    Body,
-    BreakStatement,
-    CallStatement,
-    ClassInfo,
-    ForkStatement,
-    IfStatement,
-    InstanceFunction,
-    InstanceProgram,
-    Literal,
-    LoopStatement,
-    PhaseStatement,
-    RaiseStatement,
-    ReadStatement,
-    RecordStatement,
-    ReturnStatement,
-    Statement,
-    Variable,
-)
+from stretto.batching.instance_program import Body, ClassInfo, InstanceProgram, instance_program
 from stretto.batching.interpreter import interpret
-from stretto.batching.types import InstanceTensorType, ListType, RecordType, Scalar
 from stretto.errors import CodegenError
-from stretto.ir.types import DType
+from stretto.ir.core import Block, Literal, Op, Variable
+from stretto.ir.data import (
+    AssignOp,
+    BreakOp,
+    ForkOp,
+    InstanceFunction,
+    InvokeOp,
+    LoopOp,
+    PhaseOp,
+    RaiseOp,
+    ReadOp,
+    RecordOp,
+    ReturnOp,
+    body_of,
+)
+from stretto.ir.ops import IfOp
+from stretto.ir.types import DType, ListType, RecordType, Scalar, TensorType
 from tests.batching.host.execution import Executor
 from tests.batching.programs import Node, block, f32, optional, tree
 
@@ -65,25 +61,27 @@ def halving() -> Executor:
     test, items = Variable("test", Scalar.BOOL), Variable("items", ListType(0))
     count = Variable("count", Scalar.INT)
     body = (
-        AssignStatement(items, "list", (), False),
-        LoopStatement(
-            (
-                RecordStatement((total,), 1, (x,)),
-                ReadStatement(value, total),
-                AssignStatement(None, "append", (items, value)),
-                AssignStatement(test, "lt", (value, limit)),
-                IfStatement(test, (BreakStatement(),), ()),
-                AssignStatement(count, "len", (items,)),
-                AssignStatement(test, "gt", (count, Literal(20))),
-                IfStatement(test, (RaiseStatement(RuntimeError, ("still ", value)),), ()),
-                RecordStatement((x,), 0, (x,)),
+        AssignOp("list", (), False, results=(items,)),
+        LoopOp(
+            body_of(
+                (
+                    RecordOp(1, (x,), results=(total,)),
+                    ReadOp(total, results=(value,)),
+                    AssignOp("append", (items, value)),
+                    AssignOp("lt", (value, limit), results=(test,)),
+                    IfOp(test, body_of((BreakOp(),)), Block()),
+                    AssignOp("len", (items,), results=(count,)),
+                    AssignOp("gt", (count, Literal(20)), results=(test,)),
+                    IfOp(test, body_of((RaiseOp(RuntimeError, ("still ", value)),)), Block()),
+                    RecordOp(0, (x,), results=(x,)),
+                )
             )
         ),
-        AssignStatement(None, "append", (items, x)),
-        ReturnStatement(items),
+        AssignOp("append", (items, x)),
+        ReturnOp(items),
     )
-    program = InstanceProgram(
-        [InstanceFunction("f", (x, limit), ListType(0), body)],
+    program = instance_program(
+        [InstanceFunction("f", Block((x, limit), list(body)), ListType(0))],
         cells=[optional(H)],
         blocks=[block(lambda x: x / 2, (H,), H), block(torch.sum, (H,), f32())],
     )
@@ -126,26 +124,29 @@ KINDS = [
 @pytest.mark.parametrize("dtype", sorted({kind[0] for kind in KINDS}, key=str))
 def test_values_of_each_dtype(dtype: DType) -> None:
     """The first read is of a tensor that came in; the second of one that a block made."""
-    type_ = InstanceTensorType(dtype, (1, 1))
+    type_ = TensorType(dtype, (1, 1))
     scalars = (Scalar.BOOL, Scalar.INT, Scalar.FLOAT)
     x, y, items = Variable("x", type_), Variable("y", type_), Variable("items", ListType(0))
     n = Variable("n", Scalar.INT)
     test = Variable("test", Scalar.BOOL)
-    body: list[Statement] = [
-        RecordStatement((y,), 0, (x,)),
-        AssignStatement(items, "list", (), False),
+    body: list[Op] = [
+        RecordOp(0, (x,), results=(y,)),
+        AssignOp("list", (), False, results=(items,)),
     ]
     for tensor in (x, y):
         for number, scalar in enumerate(scalars):
             value = Variable("value", scalar)
             arm: Body = (
-                ReadStatement(value, tensor),
-                AssignStatement(None, "append", (items, value)),
+                ReadOp(tensor, results=(value,)),
+                AssignOp("append", (items, value)),
             )
-            body += [AssignStatement(test, "ne", (n, Literal(number))), IfStatement(test, arm, ())]
+            body += [
+                AssignOp("ne", (n, Literal(number)), results=(test,)),
+                IfOp(test, body_of(arm), Block()),
+            ]
     cells = [optional(scalar) for scalar in scalars]
-    program = InstanceProgram(
-        [InstanceFunction("f", (x, n), ListType(0), (*body, ReturnStatement(items)))],
+    program = instance_program(
+        [InstanceFunction("f", Block((x, n), [*body, ReturnOp(items)]), ListType(0))],
         cells=cells[:1],
         blocks=[block(torch.clone, (type_,), type_)],
     )
@@ -169,34 +170,41 @@ def forked_sum(inner: Body = ()) -> InstanceProgram:
     made = Variable("made", f32())
     body: Body = (
         *inner,
-        AssignStatement(word, "get", (node,), "word"),
-        AssignStatement(side, "get", (node,), "left"),
-        AssignStatement(test, "is", (side, Literal(None))),
-        IfStatement(
+        AssignOp("get", (node,), "word", results=(word,)),
+        AssignOp("get", (node,), "left", results=(side,)),
+        AssignOp("is", (side, Literal(None)), results=(test,)),
+        IfOp(
             test,
-            (
-                RecordStatement((made,), 0, (word, Literal(0.0), Literal(0.0))),
-                ReadStatement(value, made),
-                AssignStatement(test, "eq", (word, Literal(7))),
-                IfStatement(test, (RaiseStatement(ValueError, ("leaf ", value)),), ()),
-                ReturnStatement(value),
+            body_of(
+                (
+                    RecordOp(0, (word, Literal(0.0), Literal(0.0)), results=(made,)),
+                    ReadOp(made, results=(value,)),
+                    AssignOp("eq", (word, Literal(7)), results=(test,)),
+                    IfOp(test, body_of((RaiseOp(ValueError, ("leaf ", value)),)), Block()),
+                    ReturnOp(value),
+                )
             ),
-            (),
+            Block(),
         ),
-        AssignStatement(left, "cast", (side,), RecordType(0)),
-        AssignStatement(side, "get", (node,), "right"),
-        AssignStatement(right, "cast", (side,), RecordType(0)),
-        ForkStatement(((CallStatement(a, 0, (left,)),), (CallStatement(b, 0, (right,)),))),
-        RecordStatement((made,), 0, (word, a, b)),
-        ReadStatement(value, made),
-        ReturnStatement(value),
+        AssignOp("cast", (side,), RecordType(0), results=(left,)),
+        AssignOp("get", (node,), "right", results=(side,)),
+        AssignOp("cast", (side,), RecordType(0), results=(right,)),
+        ForkOp(
+            (
+                body_of((InvokeOp("f", (left,), results=(a,)),)),
+                body_of((InvokeOp("f", (right,), results=(b,)),)),
+            )
+        ),
+        RecordOp(0, (word, a, b), results=(made,)),
+        ReadOp(made, results=(value,)),
+        ReturnOp(value),
     )
 
     def combine(word: int, a: float, b: float) -> torch.Tensor:
         return torch.tensor(word + a - b / 2)
 
-    return InstanceProgram(
-        [InstanceFunction("f", (node,), Scalar.FLOAT, body)],
+    return instance_program(
+        [InstanceFunction("f", Block((node,), list(body)), Scalar.FLOAT)],
         [ClassInfo(Node, "object", ("left", "right", "word"), (0, 0, 1))],
         [optional(RecordType(0)), Scalar.INT],
         [block(combine, (Scalar.INT, Scalar.FLOAT, Scalar.FLOAT), f32())],
@@ -245,23 +253,29 @@ def test_endless_recursion_of_concurrent_calls() -> None:
 def test_forks_without_reads_run_in_order() -> None:
     items, n = Variable("items", ListType(0)), Variable("n", Scalar.INT)
     body = (
-        AssignStatement(items, "list", (), False),
-        ForkStatement(
+        AssignOp("list", (), False, results=(items,)),
+        ForkOp(
             (
-                (AssignStatement(None, "append", (items, n)),),
-                (AssignStatement(None, "append", (items, Literal(2))),),
+                body_of((AssignOp("append", (items, n)),)),
+                body_of((AssignOp("append", (items, Literal(2))),)),
             )
         ),
-        ReturnStatement(items),
+        ReturnOp(items),
     )
-    program = InstanceProgram([InstanceFunction("f", (n,), ListType(0), body)], cells=[Scalar.INT])
+    program = instance_program(
+        [InstanceFunction("f", Block((n,), list(body)), ListType(0))], cells=[Scalar.INT]
+    )
     assert Executor(HostProgram(program))([[1, 5]]) == [[1, 2], [5, 2]]
 
 
 def test_a_fork_that_returns_is_refused() -> None:
     n = Variable("n", Scalar.INT)
-    program = InstanceProgram(
-        [InstanceFunction("f", (n,), Scalar.INT, (ForkStatement(((ReturnStatement(n),), ())),))]
+    program = instance_program(
+        [
+            InstanceFunction(
+                "f", Block((n,), [ForkOp((body_of((ReturnOp(n),)), Block()))]), Scalar.INT
+            )
+        ]
     )
     with pytest.raises(CodegenError, match="is left by a jump"):
         HostProgram(program)
@@ -272,20 +286,22 @@ def test_phases() -> None:
     x, y, n = Variable("x", H), Variable("y", H), Variable("n", Scalar.INT)
     test = Variable("test", Scalar.BOOL)
     body = (
-        LoopStatement(
-            (
-                AssignStatement(test, "le", (n, Literal(0))),
-                IfStatement(test, (BreakStatement(),), ()),
-                RecordStatement((x,), 0, (x,)),
-                AssignStatement(n, "sub", (n, Literal(1))),
+        LoopOp(
+            body_of(
+                (
+                    AssignOp("le", (n, Literal(0)), results=(test,)),
+                    IfOp(test, body_of((BreakOp(),)), Block()),
+                    RecordOp(0, (x,), results=(x,)),
+                    AssignOp("sub", (n, Literal(1)), results=(n,)),
+                )
             )
         ),
-        PhaseStatement(1),
-        RecordStatement((y,), 1, (x,)),
-        ReturnStatement(y),
+        PhaseOp(1),
+        RecordOp(1, (x,), results=(y,)),
+        ReturnOp(y),
     )
-    program = InstanceProgram(
-        [InstanceFunction("f", (x, n), H, body)],
+    program = instance_program(
+        [InstanceFunction("f", Block((x, n), list(body)), H)],
         blocks=[block(lambda x: x / 2, (H,), H), block(lambda x: x + 1, (H,), H)],
     )
     executor = Executor(HostProgram(program))
@@ -299,23 +315,25 @@ def test_deep_recursion_in_a_fiber() -> None:
     test, count = Variable("test", Scalar.BOOL), Variable("count", Scalar.INT)
     made = Variable("made", f32())
     body = (
-        AssignStatement(test, "is", (node, Literal(None))),
-        IfStatement(
+        AssignOp("is", (node, Literal(None)), results=(test,)),
+        IfOp(
             test,
-            (
-                RecordStatement((made,), 0, (Literal(5),)),
-                ReadStatement(count, made),
-                ReturnStatement(count),
+            body_of(
+                (
+                    RecordOp(0, (Literal(5),), results=(made,)),
+                    ReadOp(made, results=(count,)),
+                    ReturnOp(count),
+                )
             ),
-            (),
+            Block(),
         ),
-        AssignStatement(left, "get", (node,), "left"),
-        CallStatement(count, 0, (left,)),
-        AssignStatement(count, "add", (count, Literal(1))),
-        ReturnStatement(count),
+        AssignOp("get", (node,), "left", results=(left,)),
+        InvokeOp("f", (left,), results=(count,)),
+        AssignOp("add", (count, Literal(1)), results=(count,)),
+        ReturnOp(count),
     )
-    program = InstanceProgram(
-        [InstanceFunction("f", (node,), Scalar.INT, body)],
+    program = instance_program(
+        [InstanceFunction("f", Block((node,), list(body)), Scalar.INT)],
         [ClassInfo(Node, "object", ("left", "right", "word"), (0, 0, 1))],
         [optional(RecordType(0)), Scalar.INT],
         [block(lambda n: torch.tensor(float(n)), (Scalar.INT,), f32())],

@@ -12,27 +12,21 @@ import torch
 
 from stretto.batching.host.descriptor import Frozen
 from stretto.batching.host.host_program import HostProgram, OtherInstance
-from stretto.batching.instance_program import (
-    AssignStatement,
-    CallStatement,
-    ClassInfo,
-    IfStatement,
-    InstanceFunction,
-    InstanceProgram,
-    ReturnStatement,
-    Variable,
-)
-from stretto.batching.types import (
-    InstanceTensorType,
+from stretto.batching.instance_program import ClassInfo, InstanceProgram, instance_program
+from stretto.ir.core import Block, Variable
+from stretto.ir.data import AssignOp, InstanceFunction, InvokeOp, ReturnOp, body_of
+from stretto.ir.ops import IfOp
+from stretto.ir.types import (
+    DataType,
+    DType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
+    TensorType,
     TupleType,
-    Type,
     UnionType,
 )
-from stretto.ir.types import DType
 from tests.batching.host.execution import Executor
 
 
@@ -66,14 +60,14 @@ class Child(Leaf):
     """Frozen as far as its base goes: attributes of its own can be set."""
 
 
-VECTOR = InstanceTensorType(DType.F32, (2,))
+VECTOR = TensorType(DType.F32, (2,))
 
 
-def either(*types: Type) -> UnionType:
+def either(*types: DataType) -> UnionType:
     return UnionType(frozenset(types))
 
 
-def tree_program(*more: Type) -> InstanceProgram:
+def tree_program(*more: DataType) -> InstanceProgram:
     """f(x) = x, for trees of Inner, Leaf, Pair and tuples; `more`: what a Leaf may hold, too."""
     tree = either(
         RecordType(0), RecordType(1), RecordType(2), ListType(1, True), Scalar.NONE, Scalar.INT
@@ -86,8 +80,8 @@ def tree_program(*more: Type) -> InstanceProgram:
         ClassInfo(Pair, "namedtuple", ("first", "second"), (1, 1)),
     ]
     tested = frozenset(("word", "left", "right"))  # so that all is read
-    return InstanceProgram(
-        [InstanceFunction("f", (x,), tree, (ReturnStatement(x),))],
+    return instance_program(
+        [InstanceFunction("f", Block((x,), [ReturnOp(x)]), tree)],
         infos,
         [word, tree],
         tested=tested,
@@ -95,10 +89,10 @@ def tree_program(*more: Type) -> InstanceProgram:
 
 
 def test_what_counts_as_frozen() -> None:
-    def frozen(*cells: Type, classes: Any) -> tuple[set[int], bool]:
+    def frozen(*cells: DataType, classes: Any) -> tuple[set[int], bool]:
         x = Variable("x", RecordType(0))
-        function = InstanceFunction("f", (x,), x.type, (ReturnStatement(x),))
-        found = Frozen(InstanceProgram([function], list(classes), list(cells)))
+        function = InstanceFunction("f", Block((x,), [ReturnOp(x)]), x.type)
+        found = Frozen(instance_program([function], list(classes), list(cells)))
         return found.classes, found.tuples
 
     leaf, holder = (
@@ -141,15 +135,17 @@ def test_what_is_shared_by_old_and_new_instances_is_one_object() -> None:
     a, b = Variable("a", RecordType(0)), Variable("b", RecordType(0))
     inner, same = Variable("inner", RecordType(0)), Variable("same", Scalar.BOOL)
     body = (
-        AssignStatement(inner, "get", (a,), "word"),
-        AssignStatement(same, "is", (inner, b)),
-        ReturnStatement(same),
+        AssignOp("get", (a,), "word", results=(inner,)),
+        AssignOp("is", (inner, b), results=(same,)),
+        ReturnOp(same),
     )
     cell = either(RecordType(0), Scalar.INT)
     info = ClassInfo(Leaf, "object", ("word",), (0,))
     executor = Executor(
         HostProgram(
-            InstanceProgram([InstanceFunction("f", (a, b), Scalar.BOOL, body)], [info], [cell])
+            instance_program(
+                [InstanceFunction("f", Block((a, b), list(body)), Scalar.BOOL)], [info], [cell]
+            )
         )
     )
     leaf = Leaf(1)
@@ -163,15 +159,17 @@ def counted() -> Executor:
     x, items = Variable("x", RecordType(0)), Variable("items", ListType(0))
     count = Variable("count", Scalar.INT)
     body = (
-        AssignStatement(items, "get", (x,), "value"),
-        AssignStatement(count, "len", (items,)),
-        ReturnStatement(count),
+        AssignOp("get", (x,), "value", results=(items,)),
+        AssignOp("len", (items,), results=(count,)),
+        ReturnOp(count),
     )
     info = ClassInfo(Holder, "object", ("value",), (1,))
     return Executor(
         HostProgram(
-            InstanceProgram(
-                [InstanceFunction("f", (x,), Scalar.INT, body)], [info], [Scalar.INT, ListType(0)]
+            instance_program(
+                [InstanceFunction("f", Block((x,), list(body)), Scalar.INT)],
+                [info],
+                [Scalar.INT, ListType(0)],
             )
         )
     )
@@ -213,21 +211,23 @@ def summed() -> HostProgram:
     left, right = Variable("left", node), Variable("right", node)
     one, two = Variable("one", Scalar.INT), Variable("two", Scalar.INT)
     body = (
-        AssignStatement(test, "has_type", (x,), (RecordType(0),)),
-        IfStatement(test, (AssignStatement(one, "get", (x,), "word"), ReturnStatement(one)), ()),
-        AssignStatement(left, "get", (x,), "left"),
-        AssignStatement(right, "get", (x,), "right"),
-        CallStatement(one, 0, (left,)),
-        CallStatement(two, 0, (right,)),
-        AssignStatement(one, "add", (one, two)),
-        ReturnStatement(one),
+        AssignOp("has_type", (x,), (RecordType(0),), results=(test,)),
+        IfOp(
+            test, body_of((AssignOp("get", (x,), "word", results=(one,)), ReturnOp(one))), Block()
+        ),
+        AssignOp("get", (x,), "left", results=(left,)),
+        AssignOp("get", (x,), "right", results=(right,)),
+        InvokeOp("f", (left,), results=(one,)),
+        InvokeOp("f", (right,), results=(two,)),
+        AssignOp("add", (one, two), results=(one,)),
+        ReturnOp(one),
     )
     infos = [
         ClassInfo(Leaf, "object", ("word",), (0,)),
         ClassInfo(Inner, "object", ("left", "right"), (1, 1)),
     ]
-    function = InstanceFunction("f", (x,), Scalar.INT, body)
-    return HostProgram(InstanceProgram([function], infos, [Scalar.INT, node]))
+    function = InstanceFunction("f", Block((x,), list(body)), Scalar.INT)
+    return HostProgram(instance_program([function], infos, [Scalar.INT, node]))
 
 
 def test_objects_that_are_not_met_again_are_dropped() -> None:

@@ -13,33 +13,31 @@ import torch
 from torch import nn
 
 from stretto.batching.host.host_program import HostProgram, OtherInstance
-from stretto.batching.instance_program import (
-    AssignStatement,
-    CallStatement,
-    ClassInfo,
-    IfStatement,
+from stretto.batching.instance_program import ClassInfo, InstanceProgram, instance_program
+from stretto.errors import RunError, SourceLocation
+from stretto.ir.core import Block, Literal, Op, Variable
+from stretto.ir.data import (
+    AssignOp,
     InstanceFunction,
-    InstanceProgram,
-    Literal,
-    RaiseStatement,
-    RecordStatement,
-    ReturnStatement,
-    Statement,
-    Variable,
+    InvokeOp,
+    RaiseOp,
+    RecordOp,
+    ReturnOp,
+    body_of,
 )
-from stretto.batching.types import (
+from stretto.ir.ops import IfOp
+from stretto.ir.types import (
+    DataType,
     DictType,
-    InstanceTensorType,
+    DType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
+    TensorType,
     TupleType,
-    Type,
     UnionType,
 )
-from stretto.errors import RunError, SourceLocation
-from stretto.ir.types import DType
 from tests.batching.host.execution import Executor
 from tests.batching.programs import Node, block, f32, optional, tree, tree_lstm
 
@@ -59,7 +57,7 @@ class Slots:
     value: Any
 
 
-def either(*types: Type) -> UnionType:
+def either(*types: DataType) -> UnionType:
     return UnionType(frozenset(types))
 
 
@@ -76,16 +74,17 @@ ANYTHING = either(
     ListType(0, True),
     f32(2),
     f32(),
-    InstanceTensorType(DType.I64, (2, 2)),
+    TensorType(DType.I64, (2, 2)),
     RowsType(f32(3)),
 )
 
 
-def program(
-    parameters: tuple[Variable, ...], *body: Statement, blocks: Any = ()
-) -> InstanceProgram:
-    return InstanceProgram(
-        [InstanceFunction("f", parameters, ANYTHING, body)], list(CLASSES), [ANYTHING], list(blocks)
+def program(parameters: tuple[Variable, ...], *body: Op, blocks: Any = ()) -> InstanceProgram:
+    return instance_program(
+        [InstanceFunction("f", Block(parameters, list(body)), ANYTHING)],
+        list(CLASSES),
+        [ANYTHING],
+        list(blocks),
     )
 
 
@@ -94,7 +93,7 @@ x = Variable("x", ANYTHING)
 
 @cache
 def same() -> Executor:
-    found = program((x,), ReturnStatement(x))
+    found = program((x,), ReturnOp(x))
     found.tested = frozenset(name for info in found.classes for name in info.fields)  # reads all
     return Executor(HostProgram(found))
 
@@ -105,14 +104,14 @@ def rebuilt() -> Executor:
     made = [Variable(f"made{n}", RecordType(n)) for n in range(4)]
     items, both = Variable("items", ListType(0)), Variable("both", ListType(0, True))
     body = (
-        AssignStatement(items, "list", (x,), False),
-        AssignStatement(made[0], "record", (x, items), (0, ("first", "second"))),
-        AssignStatement(made[1], "record", (made[0],), (1, ("value",))),
-        AssignStatement(made[2], "record", (made[1],), (2, ("value",))),
-        AssignStatement(made[3], "record", (items, made[2]), (3, ("y", "x"))),
-        AssignStatement(None, "append", (items, made[3])),
-        AssignStatement(both, "list", (made[3], items, made[0]), True),
-        ReturnStatement(both),
+        AssignOp("list", (x,), False, results=(items,)),
+        AssignOp("record", (x, items), (0, ("first", "second")), results=(made[0],)),
+        AssignOp("record", (made[0],), (1, ("value",)), results=(made[1],)),
+        AssignOp("record", (made[1],), (2, ("value",)), results=(made[2],)),
+        AssignOp("record", (items, made[2]), (3, ("y", "x")), results=(made[3],)),
+        AssignOp("append", (items, made[3])),
+        AssignOp("list", (made[3], items, made[0]), True, results=(both,)),
+        ReturnOp(both),
     )
     return Executor(HostProgram(program((x,), *body)))
 
@@ -187,15 +186,15 @@ def depth_program() -> InstanceProgram:
     node, left = Variable("node", optional(RecordType(0))), Variable("l", optional(RecordType(0)))
     test, count = Variable("test", Scalar.BOOL), Variable("count", Scalar.INT)
     body = (
-        AssignStatement(test, "is", (node, Literal(None))),
-        IfStatement(test, (ReturnStatement(Literal(0)),), ()),
-        AssignStatement(left, "get", (node,), "left"),
-        CallStatement(count, 0, (left,)),
-        AssignStatement(count, "add", (count, Literal(1))),
-        ReturnStatement(count),
+        AssignOp("is", (node, Literal(None)), results=(test,)),
+        IfOp(test, body_of((ReturnOp(Literal(0)),)), Block()),
+        AssignOp("get", (node,), "left", results=(left,)),
+        InvokeOp("f", (left,), results=(count,)),
+        AssignOp("add", (count, Literal(1)), results=(count,)),
+        ReturnOp(count),
     )
-    return InstanceProgram(
-        [InstanceFunction("f", (node,), Scalar.INT, body)],
+    return instance_program(
+        [InstanceFunction("f", Block((node,), list(body)), Scalar.INT)],
         [ClassInfo(Node, "object", ("left", "right", "word"), (0, 0, 1))],
         [optional(RecordType(0)), Scalar.INT],
     )
@@ -241,8 +240,8 @@ def test_another_type(value: Any, message: str) -> None:
 def test_a_list_that_is_met_under_two_types() -> None:
     """Fields of other types hold the same list: it must fit both."""
     a, b = Variable("a", ListType(0)), Variable("b", ListType(1))
-    test_program = InstanceProgram(
-        [InstanceFunction("f", (a, b), ListType(0), (ReturnStatement(a),))],
+    test_program = instance_program(
+        [InstanceFunction("f", Block((a, b), [ReturnOp(a)]), ListType(0))],
         cells=[either(Scalar.INT, Scalar.STR), Scalar.INT],
     )
     executor = Executor(HostProgram(test_program))
@@ -255,13 +254,12 @@ def test_a_list_that_is_met_under_two_types() -> None:
 def test_dicts_with_any_keys() -> None:
     d, key = Variable("d", DictType(Scalar.STR, 0)), Variable("key", Scalar.STR)
     made = Variable("made", Scalar.INT)
-    test_program = InstanceProgram(
+    test_program = instance_program(
         [
             InstanceFunction(
                 "f",
-                (d, key),
+                Block((d, key), [AssignOp("lookup", (d, key), results=(made,)), ReturnOp(made)]),
                 Scalar.INT,
-                (AssignStatement(made, "lookup", (d, key)), ReturnStatement(made)),
             )
         ],
         cells=[Scalar.INT],
@@ -282,17 +280,19 @@ def test_errors_of_instances() -> None:
     n, made = Variable("n", Scalar.INT), Variable("made", Scalar.INT)
     items, test = Variable("items", ListType(0)), Variable("test", Scalar.BOOL)
     body = (
-        AssignStatement(made, "floordiv", (Literal(10), n), location=place),
-        AssignStatement(made, "at", (items, made), location=place),
-        AssignStatement(test, "lt", (made, Literal(0))),
-        IfStatement(
-            test, (RaiseStatement(ValueError, ("negative: ", made, " of ", items), place),), ()
+        AssignOp("floordiv", (Literal(10), n), results=(made,), location=place),
+        AssignOp("at", (items, made), results=(made,), location=place),
+        AssignOp("lt", (made, Literal(0)), results=(test,)),
+        IfOp(
+            test,
+            body_of((RaiseOp(ValueError, ("negative: ", made, " of ", items), location=place),)),
+            Block(),
         ),
-        AssignStatement(None, "append", (items, made), location=place),
-        ReturnStatement(made),
+        AssignOp("append", (items, made), location=place),
+        ReturnOp(made),
     )
-    test_program = InstanceProgram(
-        [InstanceFunction("f", (n, items), Scalar.INT, body)], cells=[Scalar.INT]
+    test_program = instance_program(
+        [InstanceFunction("f", Block((n, items), list(body)), Scalar.INT)], cells=[Scalar.INT]
     )
     executor = Executor(HostProgram(test_program))
     results = executor([[0, 10, 1, 5], [[1], [0, -7], [1], [5, 6, 4]]])
@@ -309,9 +309,7 @@ def test_errors_of_instances() -> None:
 def test_fields_that_some_classes_do_not_have() -> None:
     made = Variable("made", ANYTHING)
     executor = Executor(
-        HostProgram(
-            program((x,), AssignStatement(made, "get", (x,), "value"), ReturnStatement(made))
-        )
+        HostProgram(program((x,), AssignOp("get", (x,), "value", results=(made,)), ReturnOp(made)))
     )
     results = executor([[Frozen(1), Slots(2), Pair(0, 0), None]])
     assert results[:2] == [1, 2]
@@ -323,14 +321,14 @@ def test_fields_that_are_assigned_later() -> None:
     made, value = Variable("made", RecordType(2)), Variable("value", ANYTHING)
     test, result = Variable("test", Scalar.BOOL), Variable("result", TupleType((ANYTHING,) * 2))
     body = (
-        AssignStatement(made, "record", (), (2, ())),
-        AssignStatement(test, "is", (x, Literal(None))),
-        IfStatement(test, (ReturnStatement(made),), ()),
-        AssignStatement(test, "has_type", (x,), (Scalar.INT,)),
-        IfStatement(test, (AssignStatement(None, "set", (made, x), "value"),), ()),
-        AssignStatement(value, "get", (made,), "value"),
-        AssignStatement(result, "tuple", (made, value)),
-        ReturnStatement(result),
+        AssignOp("record", (), (2, ()), results=(made,)),
+        AssignOp("is", (x, Literal(None)), results=(test,)),
+        IfOp(test, body_of((ReturnOp(made),)), Block()),
+        AssignOp("has_type", (x,), (Scalar.INT,), results=(test,)),
+        IfOp(test, body_of((AssignOp("set", (made, x), "value"),)), Block()),
+        AssignOp("get", (made,), "value", results=(value,)),
+        AssignOp("tuple", (made, value), results=(result,)),
+        ReturnOp(result),
     )
     empty, full, failed = Executor(HostProgram(program((x,), *body)))([[None, 5, "text"]])
     assert type(empty) is Slots and not hasattr(empty, "value")
@@ -364,13 +362,15 @@ def test_tensors_of_instances() -> None:
         assert isinstance(is_negative, bool)
         return tensor * (-factor if is_negative else factor) + offset
 
-    test_program = InstanceProgram(
+    test_program = instance_program(
         [
             InstanceFunction(
                 "f",
-                (t, number, flag, count),
+                Block(
+                    (t, number, flag, count),
+                    [RecordOp(0, (t, number, flag, count), results=(made,)), ReturnOp(made)],
+                ),
                 f32(2),
-                (RecordStatement((made,), 0, (t, number, flag, count)), ReturnStatement(made)),
             )
         ],
         blocks=[block(combine, inputs, f32(2))],
@@ -408,14 +408,14 @@ def rows_program() -> Executor:
     rows, made = Variable("rows", RowsType(f32(3))), Variable("made", f32(3))
     doubled = Variable("doubled", RowsType(f32(3)))
     body = (
-        RecordStatement((doubled,), 0, (rows,)),
-        RecordStatement((made,), 1, (doubled,)),
-        ReturnStatement(made),
+        RecordOp(0, (rows,), results=(doubled,)),
+        RecordOp(1, (doubled,), results=(made,)),
+        ReturnOp(made),
     )
     return Executor(
         HostProgram(
-            InstanceProgram(
-                [InstanceFunction("f", (rows,), f32(3), body)],
+            instance_program(
+                [InstanceFunction("f", Block((rows,), list(body)), f32(3))],
                 blocks=[
                     block(lambda x: 2 * x, (RowsType(f32(3)),), RowsType(f32(3))),
                     block(lambda x: x.sum(0) / 2, (RowsType(f32(3)),), f32(3)),
@@ -442,15 +442,15 @@ def test_rows_made_of_tensors_and_taken_apart() -> None:
     pair = Variable("pair", TupleType((f32(3), RowsType(f32(3)), RowsType(f32(3)))))
     tripled = Variable("tripled", RowsType(f32(3)))
     body = (
-        AssignStatement(joined, "rows", (items,)),
-        AssignStatement(one, "at", (joined, Literal(-1))),
-        AssignStatement(part, "slice", (joined, Literal(1), Literal(None), Literal(None))),
-        RecordStatement((tripled,), 0, (part,)),
-        AssignStatement(pair, "tuple", (one, joined, tripled)),
-        ReturnStatement(pair),
+        AssignOp("rows", (items,), results=(joined,)),
+        AssignOp("at", (joined, Literal(-1)), results=(one,)),
+        AssignOp("slice", (joined, Literal(1), Literal(None), Literal(None)), results=(part,)),
+        RecordOp(0, (part,), results=(tripled,)),
+        AssignOp("tuple", (one, joined, tripled), results=(pair,)),
+        ReturnOp(pair),
     )
-    test_program = InstanceProgram(
-        [InstanceFunction("f", (items,), pair.type, body)],
+    test_program = instance_program(
+        [InstanceFunction("f", Block((items,), list(body)), pair.type)],
         cells=[f32(3)],
         blocks=[block(lambda x: 3 * x, (RowsType(f32(3)),), RowsType(f32(3)))],
     )
@@ -469,16 +469,16 @@ def test_shared_tensors() -> None:
     s, o, made = (Variable(name, f32(2)) for name in ("s", "o", "made"))
     t, result = Variable("t", f32(2)), Variable("result", TupleType((f32(2),) * 4))
     body = (
-        AssignStatement(s, "shared", (), shared),
-        AssignStatement(o, "shared", (), other),
-        RecordStatement((made,), 0, (t, s, o)),
-        AssignStatement(result, "tuple", (made, s, o, t)),
-        ReturnStatement(result),
+        AssignOp("shared", (), shared, results=(s,)),
+        AssignOp("shared", (), other, results=(o,)),
+        RecordOp(0, (t, s, o), results=(made,)),
+        AssignOp("tuple", (made, s, o, t), results=(result,)),
+        ReturnOp(result),
     )
     executor = Executor(
         HostProgram(
-            InstanceProgram(
-                [InstanceFunction("f", (t,), result.type, body)],
+            instance_program(
+                [InstanceFunction("f", Block((t,), list(body)), result.type)],
                 blocks=[block(lambda a, b, c: a + 2 * b + c, (f32(2),) * 3, f32(2))],
             )
         )
@@ -518,15 +518,17 @@ def test_classes_of_one_name_are_told_apart() -> None:
         point, result = Variable("point", RecordType(0)), Variable("result", RecordType(0))
         a, b = Variable("a", Scalar.INT), Variable("b", Scalar.INT)
         body = (
-            AssignStatement(a, "get", (point,), "first"),
-            AssignStatement(b, "item", (point,), 1),
-            AssignStatement(result, "record", (b, a), (0, ("first", "second"))),
-            ReturnStatement(result),
+            AssignOp("get", (point,), "first", results=(a,)),
+            AssignOp("item", (point,), 1, results=(b,)),
+            AssignOp("record", (b, a), (0, ("first", "second")), results=(result,)),
+            ReturnOp(result),
         )
         return Executor(
             HostProgram(
-                InstanceProgram(
-                    [InstanceFunction("f", (point,), RecordType(0), body)], [info], [Scalar.INT]
+                instance_program(
+                    [InstanceFunction("f", Block((point,), list(body)), RecordType(0))],
+                    [info],
+                    [Scalar.INT],
                 )
             )
         )

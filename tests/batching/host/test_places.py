@@ -15,16 +15,10 @@ import torch
 
 from stretto.batching.host.host_program import HostProgram, OtherInstance
 from stretto.batching.host.places import ASK, IN_OBJECT, IN_VALUES, places_of, version_at
-from stretto.batching.instance_program import (
-    AssignStatement,
-    ClassInfo,
-    InstanceFunction,
-    InstanceProgram,
-    RecordStatement,
-    ReturnStatement,
-    Variable,
-)
-from stretto.batching.types import RecordType, RowsType, Scalar, TupleType
+from stretto.batching.instance_program import ClassInfo, instance_program
+from stretto.ir.core import Block, Variable
+from stretto.ir.data import AssignOp, InstanceFunction, RecordOp, ReturnOp
+from stretto.ir.types import RecordType, RowsType, Scalar, TupleType
 from tests.batching.host.execution import Executor
 from tests.batching.programs import block, f32
 
@@ -148,15 +142,17 @@ def reader(python: type) -> Executor:
     x, pair = Variable("x", RecordType(0)), Variable("pair", TupleType((Scalar.INT,) * 2))
     a, b = Variable("a", Scalar.INT), Variable("b", Scalar.INT)
     body = (
-        AssignStatement(a, "get", (x,), "a"),
-        AssignStatement(b, "get", (x,), "b"),
-        AssignStatement(pair, "tuple", (a, b)),
-        ReturnStatement(pair),
+        AssignOp("get", (x,), "a", results=(a,)),
+        AssignOp("get", (x,), "b", results=(b,)),
+        AssignOp("tuple", (a, b), results=(pair,)),
+        ReturnOp(pair),
     )
     info = ClassInfo(python, "object", ("a", "b"), (0, 0))
     return Executor(
         HostProgram(
-            InstanceProgram([InstanceFunction("f", (x,), pair.type, body)], [info], [Scalar.INT])
+            instance_program(
+                [InstanceFunction("f", Block((x,), list(body)), pair.type)], [info], [Scalar.INT]
+            )
         )
     )
 
@@ -283,17 +279,17 @@ def doubler() -> Executor:
     made, several = Variable("made", f32(2)), Variable("several", RowsType(f32(2)))
     result = Variable("result", TupleType((f32(2), f32(2), RowsType(f32(2)), f32(2))))
     body = (
-        RecordStatement((made,), 0, (t,)),
-        RecordStatement((several,), 1, (rows,)),
-        AssignStatement(result, "tuple", (made, made, several, t)),
-        ReturnStatement(result),
+        RecordOp(0, (t,), results=(made,)),
+        RecordOp(1, (rows,), results=(several,)),
+        AssignOp("tuple", (made, made, several, t), results=(result,)),
+        ReturnOp(result),
     )
     blocks = [
         block(lambda x: 2 * x, (f32(2),), f32(2)),
         block(lambda x: 2 * x, (RowsType(f32(2)),), RowsType(f32(2))),
     ]
-    function = InstanceFunction("f", (t, rows), result.type, body)
-    return Executor(HostProgram(InstanceProgram([function], blocks=blocks)))
+    function = InstanceFunction("f", Block((t, rows), list(body)), result.type)
+    return Executor(HostProgram(instance_program([function], blocks=blocks)))
 
 
 @pytest.mark.gradients

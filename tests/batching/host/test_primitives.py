@@ -12,19 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.batching.host.host_program import HostProgram
-from stretto.batching.instance_program import (
-    AssignStatement,
-    Body,
-    IfStatement,
-    InstanceFunction,
-    InstanceProgram,
-    Literal,
-    ReturnStatement,
-    Statement,
-    Variable,
-)
+from stretto.batching.instance_program import Body, InstanceProgram, instance_program
 from stretto.batching.primitives import OVERFLOW, apply
-from stretto.batching.types import ListType, Scalar, Type, UnionType, alternatives
+from stretto.ir.core import Block, Literal, Op, Variable
+from stretto.ir.data import AssignOp, InstanceFunction, ReturnOp, body_of
+from stretto.ir.ops import IfOp
+from stretto.ir.types import DataType, ListType, Scalar, UnionType, alternatives
 from tests.batching.host.execution import Executor
 
 NUMBER = UnionType(frozenset({Scalar.BOOL, Scalar.INT, Scalar.FLOAT}))
@@ -82,23 +75,30 @@ def unlike(program: InstanceProgram, case: Case, args: Sequence[Any]) -> Any:
 
 
 @cache
-def machine(cases: tuple[Case, ...], types: tuple[Type, ...]) -> Executor:
+def machine(cases: tuple[Case, ...], types: tuple[DataType, ...]) -> Executor:
     """f(op, *args): the primitive whose number is op. Compiled once for all examples."""
     op, test = Variable("op", Scalar.INT), Variable("test", Scalar.BOOL)
     args = tuple(Variable(f"a{n}", type_) for n, type_ in enumerate(types))
-    body: Body = (ReturnStatement(Literal(None)),)
+    body: Body = (ReturnOp(Literal(None)),)
     for number, (name, detail) in enumerate(cases):
         made = Variable(f"made{number}", ANY)
-        arm: tuple[Statement, ...] = (
-            AssignStatement(made, name, args, detail),
-            ReturnStatement(made),
+        arm: tuple[Op, ...] = (
+            AssignOp(name, args, detail, results=(made,)),
+            ReturnOp(made),
         )
-        body = (AssignStatement(test, "eq", (op, Literal(number))), IfStatement(test, arm, body))
-    program = InstanceProgram([InstanceFunction("f", (op, *args), ANY, body)], [], [ANY])
+        body = (
+            AssignOp("eq", (op, Literal(number)), results=(test,)),
+            IfOp(test, body_of(arm), body_of(body)),
+        )
+    program = instance_program(
+        [InstanceFunction("f", Block((op, *args), list(body)), ANY)], [], [ANY]
+    )
     return Executor(HostProgram(program))
 
 
-def check(cases: Sequence[Case], types: Sequence[Type], examples: Sequence[Sequence[Any]]) -> None:
+def check(
+    cases: Sequence[Case], types: Sequence[DataType], examples: Sequence[Sequence[Any]]
+) -> None:
     executor = machine(tuple(cases), tuple(types))
     calls = [(number, *example) for number in range(len(cases)) for example in examples]
     columns = [[call[n] for call in calls] for n in range(len(types) + 1)]
@@ -133,7 +133,7 @@ values = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.lists(inner, max_size=3).map(tuple)),
     max_leaves=5,
 )
-FORMS: dict[Type, st.SearchStrategy[Any]] = {
+FORMS: dict[DataType, st.SearchStrategy[Any]] = {
     Scalar.INT: ints,
     Scalar.FLOAT: floats,
     Scalar.BOOL: st.booleans(),
@@ -152,7 +152,7 @@ PAIRS = [
 @pytest.mark.parametrize("types", PAIRS, ids=lambda types: "-".join(map(str, types)))
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_binary(types: tuple[Type, ...], data: st.DataObject) -> None:
+def test_binary(types: tuple[DataType, ...], data: st.DataObject) -> None:
     pair = st.tuples(*(FORMS[type_] for type_ in types))
     names = BINARY if Scalar.FLOAT in types or NUMBER in types else (*BINARY, *BITS)
     cases = [(name, None) for name in names if name not in ("lshift", "pow")]
@@ -174,7 +174,7 @@ def test_binary(types: tuple[Type, ...], data: st.DataObject) -> None:
 @pytest.mark.parametrize("type_", FORMS, ids=str)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_unary_and_math(type_: Type, data: st.DataObject) -> None:
+def test_unary_and_math(type_: DataType, data: st.DataObject) -> None:
     cases: list[Case] = [(name, None) for name in UNARY]
     cases += [("math", name) for name in ONE_OF_MATH]
     if type_ in (Scalar.INT, Scalar.BOOL):
@@ -253,5 +253,5 @@ def test_whole_lists(examples: list[tuple[Any, Any]], sorted_: list[list[int]]) 
 
 def test_infinity_and_ints_of_more_than_64_bits() -> None:
     check([("pow", None)], (Scalar.FLOAT,) * 2, [(-math.inf, 0.5), (-math.inf, -1.5)])
-    assert unlike(InstanceProgram(), ("add", None), [2**63 - 1, 1]).args == (OVERFLOW,)
-    assert math.isnan(unlike(InstanceProgram(), ("add", None), [math.inf, -math.inf]))
+    assert unlike(instance_program(), ("add", None), [2**63 - 1, 1]).args == (OVERFLOW,)
+    assert math.isnan(unlike(instance_program(), ("add", None), [math.inf, -math.inf]))

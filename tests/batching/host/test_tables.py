@@ -6,15 +6,11 @@ import pytest
 import torch
 
 from stretto.batching.host.tables import BlockOutput, layout
-from stretto.batching.instance_program import (
-    AssignStatement,
-    InstanceFunction,
-    InstanceProgram,
-    ReturnStatement,
-    Variable,
-)
-from stretto.batching.types import NEVER, RowsType, Scalar
+from stretto.batching.instance_program import instance_program
 from stretto.errors import CodegenError
+from stretto.ir.core import Block, Variable
+from stretto.ir.data import AssignOp, InstanceFunction, ReturnOp
+from stretto.ir.types import NEVER, RowsType, Scalar
 from tests.batching.programs import block, f32, tree_lstm
 
 
@@ -30,9 +26,9 @@ def test_shared_tensors_have_permanent_rows() -> None:
     first, second, other = torch.ones(3), torch.zeros(3), torch.ones(2)
     x, y = Variable("x", f32(3)), Variable("y", f32(2))
     tensors = ((x, first), (y, other), (x, second), (x, first))
-    body = [AssignStatement(variable, "shared", (), tensor) for variable, tensor in tensors]
-    program = InstanceProgram(
-        functions=[InstanceFunction("f", (), NEVER, (*body, ReturnStatement(x)))]
+    body = [AssignOp("shared", (), tensor, results=(variable,)) for variable, tensor in tensors]
+    program = instance_program(
+        functions=[InstanceFunction("f", Block((), [*body, ReturnOp(x)]), NEVER)]
     )
     made = layout(program)
     assert made.pools == (f32(3), f32(2))
@@ -51,7 +47,9 @@ def test_rows_have_the_length_of_an_operand() -> None:
         block(lambda x, y: (y + 1, x * 2), (rows, rows), rows, rows),
         block(lambda x, n: x[0] * n, (rows, Scalar.INT), f32(3)),
     ]
-    made = layout(InstanceProgram(functions=[InstanceFunction("f", (), NEVER, ())], blocks=blocks))
+    made = layout(
+        instance_program(functions=[InstanceFunction("f", Block(()), NEVER)], blocks=blocks)
+    )
     assert [item.outputs for item in made.blocks] == [
         (BlockOutput(0, 0),),
         (BlockOutput(0, 0), BlockOutput(0, 0)),
@@ -63,6 +61,6 @@ def test_rows_have_the_length_of_an_operand() -> None:
 
 def test_rows_that_no_operand_has() -> None:
     bad = block(lambda n: torch.zeros(n, 3), (Scalar.INT,), RowsType(f32(3)))
-    program = InstanceProgram(functions=[InstanceFunction("f", (), NEVER, ())], blocks=[bad])
+    program = instance_program(functions=[InstanceFunction("f", Block(()), NEVER)], blocks=[bad])
     with pytest.raises(CodegenError, match="makes rows, as many as none of its operands has"):
         layout(program)

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 
 from stretto.batching.frontend import Evaluation, Observer, evaluate
-from stretto.batching.instance_program import InstanceProgram, RecordStatement, walk
+from stretto.batching.instance_program import InstanceProgram
 from stretto.batching.interpreter import interpret
 from stretto.batching.passes.pipeline import InstancePass
 from stretto.batching.verifier import verify
+from stretto.ir.data import RecordOp
+from tests.batching.texts import assert_reads_back
 
 Columns = Sequence[Sequence[Any]]
 
@@ -47,11 +49,12 @@ def check(function: Callable[..., Any], columns: Columns, *passes: InstancePass)
         if item is not None:
             item.apply(program)
             verify(program)
+        again = assert_reads_back(program)
         with torch.no_grad():
             for args in zip(*columns, strict=True):
                 wanted = _outcome(lambda args=args: function(*args))
                 for order in (range, backwards):
-                    found = _outcome(lambda a=args, o=order: interpret(program, a, order=o))
+                    found = _outcome(lambda a=args, o=order, p=again: interpret(p, a, order=o))
                     assert same(wanted, found), (wanted, found)
     return program
 
@@ -72,8 +75,8 @@ def _outcome(run: Callable[[], Any]) -> Any:
 def records(program: InstanceProgram, function: int = 0) -> list[str]:
     """The functions of torch in each record of a function, in the order of the text."""
     found: list[str] = []
-    for statement in walk(program.functions[function].body):
-        if isinstance(statement, RecordStatement):
+    for statement in [*program.functions.values()][function].body.walk():
+        if isinstance(statement, RecordOp):
             steps = program.blocks[statement.block].steps
             names = (step.operation.function for step in steps)
             found.append(" ".join(getattr(f, "__name__", type(f).__name__) for f in names))

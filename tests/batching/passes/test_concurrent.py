@@ -12,17 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from stretto.batching.batched import Batched
-from stretto.batching.instance_program import (
-    CallStatement,
-    ForkLoopStatement,
-    ForkStatement,
-    InstanceProgram,
-    Variable,
-    walk,
-)
+from stretto.batching.instance_program import InstanceProgram
 from stretto.batching.passes.concurrent import Concurrent
 from stretto.batching.passes.effects import OTHER, AllEffects
 from stretto.batching.passes.pipeline import BatchPasses
+from stretto.ir.core import Variable
+from stretto.ir.data import ForkLoopOp, ForkOp, InvokeOp
 from tests.batching.passes.checking import check, program_of, same
 
 W = torch.linspace(-1, 1, 16).reshape(4, 4)
@@ -56,11 +51,11 @@ def inputs(count: int = 3) -> list[Tensor]:
 
 def forks(program: InstanceProgram) -> list[int]:
     """How many bodies each fork has; 0 for a concurrent loop; in the order of the text."""
-    statements = (s for f in program.functions for s in walk(f.body))
+    statements = (s for s in program.walk())
     return [
-        len(s.bodies) if isinstance(s, ForkStatement) else 0
+        len(s.bodies) if isinstance(s, ForkOp) else 0
         for s in statements
-        if isinstance(s, ForkStatement | ForkLoopStatement)
+        if isinstance(s, ForkOp | ForkLoopOp)
     ]
 
 
@@ -102,7 +97,7 @@ def test_a_call_that_needs_the_other_waits() -> None:
 
     program = made(chain, inputs())
     assert forks(program) == [2]  # within grow
-    assert any("the second needs" in remark.reason for remark in program.remarks)
+    assert any("the second needs" in remark.reason for remark in program.notes)
 
 
 def test_calls_within_branches_and_after_decisions() -> None:
@@ -135,7 +130,7 @@ def test_a_call_that_reads_what_the_other_changes() -> None:
 
     program = made(reads, inputs())
     assert forks(program) == [2]
-    assert any("changes a list" in remark.reason for remark in program.remarks)
+    assert any("changes a list" in remark.reason for remark in program.notes)
 
 
 def test_objects_that_a_call_makes_are_its_own() -> None:
@@ -261,7 +256,7 @@ def test_iterations_that_need_each_other() -> None:
 
     program = made(scan, inputs(), [0, 1, 4])
     assert forks(program) == []
-    assert any("one before it has made" in remark.reason for remark in program.remarks)
+    assert any("one before it has made" in remark.reason for remark in program.notes)
 
 
 def test_loops_in_loops_and_lists_of_an_iteration() -> None:
@@ -433,13 +428,13 @@ def test_effects_of_calls() -> None:
         return out
 
     program = program_of(both, (inputs(),))
-    main, callee = program.functions
+    main, callee = program.functions.values()
     effects = AllEffects(program)
-    inner = effects.of(callee.body, (), effects.objects(callee))
+    inner = effects.of(callee.body.ops, (), effects.objects(callee))
     assert [root for root, _ in inner.writes] == [OTHER]
     assert inner.waits and not inner.fails and not inner.phases
-    assert not effects.of(main.body, (), effects.objects(main)).writes
-    (call,) = (s for s in main.body if isinstance(s, CallStatement))
+    assert not effects.of(main.body.ops, (), effects.objects(main)).writes
+    (call,) = (s for s in main.body.ops if isinstance(s, InvokeOp))
     ((root, _),) = effects.of((call,), (), effects.objects(main)).writes
     assert isinstance(root, Variable)
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from stretto.batching.instance_program import InstanceProgram, PhaseStatement, walk
+from stretto.batching.instance_program import InstanceProgram
 from stretto.batching.passes.pipeline import BatchPasses, passes
 from stretto.batching.passes.recurrences import CellNode, ResultNode, recurrent
 from stretto.batching.printer import print_function
+from stretto.ir.data import PhaseOp
 from tests.batching.passes.checking import check, program_of, records
 
 ALL = tuple(passes(BatchPasses()))
@@ -31,7 +32,7 @@ def tree(depth: int) -> Node:
 
 
 def phases(program: InstanceProgram) -> int:
-    return sum(isinstance(item, PhaseStatement) for item in walk(program.functions[0].body))
+    return sum(isinstance(item, PhaseOp) for item in program.main.body.walk())
 
 
 def test_the_layer_on_the_root_of_a_tree_is_a_phase() -> None:
@@ -44,7 +45,9 @@ def test_the_layer_on_the_root_of_a_tree_is_a_phase() -> None:
 
     program = check(lambda node: out(state(node)), [[tree(0), tree(3)]], *ALL)
     assert phases(program) == 1
-    assert print_function(program, 0).index("phase 1") < print_function(program, 0).index("block")
+    assert print_function(program.main).index("phase 1") < print_function(program.main).index(
+        "= record"
+    )
 
 
 def test_stacked_layers_are_phases() -> None:
@@ -91,8 +94,8 @@ def test_a_program_with_phases_of_its_own_keeps_them() -> None:
         return [out(h) for h in found]
 
     program = program_of(tagged, [SENTENCES])
-    main = program.functions[0]
-    main.body = (PhaseStatement(3), *main.body)
+    main = program.main
+    main.body.ops.insert(0, PhaseOp(3))
     FindPhases().apply(program)
     assert phases(program) == 1
 
@@ -105,7 +108,7 @@ def test_a_recurrence_is_found_through_lists_records_and_calls() -> None:
         return stack[-1]
 
     program = program_of(through_list, [SENTENCES])
-    found = recurrent(program, [program.functions[0].body])
+    found = recurrent(program, [program.main.body.ops])
     cells = {node.number for node in found if isinstance(node, CellNode)}
     assert len(cells) == 1
 
@@ -113,7 +116,7 @@ def test_a_recurrence_is_found_through_lists_records_and_calls() -> None:
         return torch.zeros(4) if node is None else torch.tanh(depth(node.left) + node.value)
 
     program = program_of(depth, [[tree(2)]])
-    found = recurrent(program, [program.functions[0].body])
+    found = recurrent(program, [program.main.body.ops])
     assert any(isinstance(node, ResultNode) for node in found)
 
 
@@ -124,7 +127,7 @@ def test_without_a_recurrence_nothing_is_recurrent() -> None:
         return [torch.tanh(layer(x)) for x in items]
 
     program = check(function, [SENTENCES], *ALL)
-    assert recurrent(program, [program.functions[0].body]) == set()
+    assert recurrent(program, [program.main.body.ops]) == set()
     assert records(program) == ["Linear tanh"]
 
 

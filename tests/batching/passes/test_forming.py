@@ -46,11 +46,13 @@ def test_operators_are_one_block_over_what_they_do_not_need() -> None:
 
     columns = [[[torch.randn(3), torch.randn(3)] for _ in range(2)]]
     program = check(function, columns, Coarsen())
-    assert print_block(program.blocks[0], 0) == (
-        "block 0 add0(%0: f32[3], %1: f32[3]) -> (%4: f32[3])\n"
-        "  %2: f32[3] = tanh(%0)\n"
-        "  %3: f32[3] = mul(%2, %1)\n"
-        "  %4: f32[3] = add(%3, %0)\n"
+    assert print_block(program.blocks[0]) == (
+        "block @add0(%0: f32[3], %1: f32[3]) {\n"
+        "  %2 = operate $tanh(%0) : f32[3]\n"
+        "  %3 = operate $mul(%2, %1) : f32[3]\n"
+        "  %4 = operate $add(%3, %0) : f32[3]\n"
+        "  return %4\n"
+        "}\n"
     )
     assert len(program.blocks) == 1
 
@@ -148,7 +150,7 @@ def test_equal_operators_are_computed_once() -> None:
         return torch.tanh(y) - y
 
     program = check(function, [[torch.randn(3)] * 2, [0, 1]], Tidy())
-    text = print_function(program, 0)
+    text = print_function(program.main)
     assert text.count("tanh(%p0)") == 1 and text.count("tanh(%") == 3
 
 
@@ -173,7 +175,7 @@ def test_shared_tensors_are_read_once_for_a_batch() -> None:
     program = check(function, [[torch.randn(3)] * 2, [0, 2]], *ALL)
     assert records(program) == ["add", "mul"]
     assert all(block.inputs == (program.blocks[0].inputs[0],) for block in program.blocks)
-    assert "shared" not in print_function(program, 0)
+    assert "shared" not in print_function(program.main)
 
 
 def test_tensors_of_constant_content_are_shared() -> None:

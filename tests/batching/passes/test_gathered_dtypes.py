@@ -5,15 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stretto.batching.instance_program import (
-    OperandPlaceholder,
-    OperateStatement,
-    Operation,
-    Variable,
-)
 from stretto.batching.passes.gathered import _Gatherer  # pyright: ignore[reportPrivateUsage]
-from stretto.batching.types import InstanceTensorType
-from stretto.ir.types import DType
+from stretto.ir.core import Variable
+from stretto.ir.data import OperandPlaceholder, OperateOp, Operation
+from stretto.ir.types import DType, TensorType
 
 
 class Complex(torch.nn.Module):
@@ -24,10 +19,10 @@ class Complex(torch.nn.Module):
 
 @pytest.mark.parametrize("function", [torch.add, Complex()])
 def test_tensors_of_a_dtype_that_no_program_carries_stay(function: object) -> None:
-    kind = InstanceTensorType(DType.F32, (2,))
+    kind = TensorType(DType.F32, (2,))
     args = (OperandPlaceholder(0), torch.zeros(2, dtype=torch.complex64))
     operation = Operation(function, args, (), (kind,))  # type: ignore[arg-type]
-    statement = OperateStatement((Variable("y", kind),), operation, (Variable("x", kind),))
+    statement = OperateOp(operation, (Variable("x", kind),), results=(Variable("y", kind),))
     (found,) = _Gatherer().body((statement,))
-    assert isinstance(found, OperateStatement)
-    assert found.operands == statement.operands and found.operation.args[1] is args[1]
+    assert isinstance(found, OperateOp)
+    assert found.inputs == statement.inputs and found.operation.args[1] is args[1]

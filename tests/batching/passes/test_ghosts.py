@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from stretto.batching.batched import Batched
-from stretto.batching.instance_program import InstanceProgram, RecordStatement, walk
+from stretto.batching.instance_program import InstanceProgram
 from stretto.batching.passes.pipeline import BatchPasses, passes
+from stretto.ir.data import RecordOp
 from tests.batching.passes.checking import check
 
 A, B, C = (nn.Linear(4, 4) for _ in range(3))
@@ -168,8 +169,8 @@ LEFT_ALONE = [with_a_decision, with_a_loop, recursive]
 
 
 def waiting(program: InstanceProgram) -> int:
-    statements = (item for function in program.functions for item in walk(function.body))
-    return sum(isinstance(item, RecordStatement) and bool(item.after) for item in statements)
+    statements = (item for item in program.walk())
+    return sum(isinstance(item, RecordOp) and bool(item.after) for item in statements)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from stretto.batching.batched import Batched
-from stretto.batching.instance_program import ForkLoopStatement, InstanceProgram, walk
+from stretto.batching.instance_program import InstanceProgram
 from stretto.batching.passes.concurrent import Concurrent
 from stretto.batching.passes.pipeline import BatchPasses, passes
+from stretto.ir.data import ForkLoopOp
 from tests.batching.passes.checking import check
 
 ALL = tuple(passes(BatchPasses()))
@@ -140,7 +141,7 @@ OTHERS = [last_one, condition_changes, continued_inside, raising]
 
 
 def loops(program: InstanceProgram) -> int:
-    return sum(isinstance(s, ForkLoopStatement) for f in program.functions for s in walk(f.body))
+    return sum(isinstance(s, ForkLoopOp) for s in program.walk())
 
 
 @pytest.mark.parametrize("function", CONCURRENT)

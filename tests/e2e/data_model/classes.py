@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import enum
 import functools
+import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -299,3 +301,45 @@ def enumeration() -> Use:
 @use
 def enumeration_by_tensor() -> Use:
     return lambda x: Mode(int(x[0] > 0) + 1).of(x)
+
+
+@use
+def changed_by_its_maker() -> Use:
+    def fn(x: Tensor) -> Any:
+        class Base:
+            n = 0
+
+        class Made(Base):
+            n = 5
+
+            def step(self) -> Tensor:
+                return x
+
+        del Made.n
+        for v in x:
+            if v > 0:
+                Made.n += 1  # in the runs that come here first, this hides the one of the base
+            else:
+                Base.n += 10
+        Made.step = lambda self: signed(x)  # type: ignore[method-assign]
+        if x[1] > 0:
+            Made.step = lambda self: x * self.n  # type: ignore[method-assign]
+        return Made().step() + Made.n + Base.n
+
+    return fn
+
+
+@use
+def namespaces_of_iterations() -> Use:
+    def fn(x: Tensor) -> Any:
+        made, found = [], types.SimpleNamespace(n=0, h=x)
+        for v in x:
+            inner = types.SimpleNamespace(n=1)
+            if v > 0:
+                inner.n += 1
+            while found.n < v:
+                found = types.SimpleNamespace(n=found.n + inner.n, h=signed(x))
+            made.append(copy.copy(inner))
+        return found.h * found.n + sum([one.n for one in made])
+
+    return fn

@@ -415,3 +415,51 @@ def unary_on_either():
         return -p + (p + 2) + len(p) + p[3] + (1 in p)
 
     return fn
+
+
+@use
+def functions_of_c():
+    """They are no descriptors, and get no object as their first argument."""
+
+    class C:
+        act = abs
+        __call__ = len
+
+    c = C()
+    return lambda x: c.act(signed(x)) * c([1, 2])
+
+
+@use
+def methods_of_c_under_other_names():
+    class Bag(dict):
+        __getattr__ = dict.get
+        __setattr__ = dict.__setitem__
+        __delattr__ = dict.__delitem__
+        first = dict.pop
+
+    def fn(x):
+        b = Bag(n=0, m=1)
+        for v in x:
+            if v > 0:
+                b.n += 1
+        b.x = signed(x)
+        del b.m
+        return b.x * b.n + len(b) + (b.m is None) + len(vars(b)) + b.first("n")
+
+    return fn
+
+
+@use
+def order_of_keywords():
+    class C:
+        def __init__(self, **given):
+            self.__dict__.update(given)
+
+        def __call__(self, **given):
+            return list(given)
+
+    def fn(x):
+        c = C(z=signed(x), b=1, y=2)
+        return x * 10 ** list(vars(c)).index("y") + c(v=1, c=2, d=3).index("c")
+
+    return fn

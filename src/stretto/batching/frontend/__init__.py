@@ -27,23 +27,26 @@ from stretto.batching.frontend import (
 from stretto.batching.frontend.dispatch import apply
 from stretto.batching.frontend.evaluation import Evaluation
 from stretto.batching.frontend.frame import Frame
-from stretto.batching.frontend.function_builder import Draft, PathEnds, finished, pruned
+from stretto.batching.frontend.function_builder import Draft, PathEnds, finished
 from stretto.batching.frontend.guards import holds
 from stretto.batching.frontend.observe import Observer
 from stretto.batching.frontend.purity import noting_content
 from stretto.batching.frontend.python_library import MODULE as LIBRARY_MODULE
 from stretto.batching.frontend.values import Dynamic, Static, Value
-from stretto.batching.instance_program import InstanceProgram, ReturnStatement, Variable
-from stretto.batching.types import (
+from stretto.batching.instance_program import InstanceProgram
+from stretto.errors import CaptureError, SourceLocation
+from stretto.ir.core import Block, Variable
+from stretto.ir.data import ReturnOp
+from stretto.ir.types import (
     NEVER,
+    DataType,
     DictType,
     ListType,
     RecordType,
     TupleType,
-    Type,
     alternatives,
 )
-from stretto.errors import CaptureError, SourceLocation
+from stretto.passes.dce import drop_unused
 
 __all__ = ["Evaluation", "Observer", "evaluate", "holds"]
 
@@ -54,9 +57,9 @@ imported."""
 
 def evaluate(
     function: Callable[..., Any],
-    parameters: Sequence[tuple[str, Type]],
+    parameters: Sequence[tuple[str, DataType]],
     evaluation: Evaluation,
-    keywords: Sequence[tuple[str, Type]] = (),
+    keywords: Sequence[tuple[str, DataType]] = (),
     static: dict[str, Any] | None = None,
 ) -> InstanceProgram:
     """Return the program of a function for one instance.
@@ -83,12 +86,12 @@ def evaluate(
                 kwargs |= {v.name: _argument(v) for v in named}
                 found = apply(frame, Static(function), [_argument(v) for v in variables], kwargs)
                 given = frame.dynamic(found)
-                frame.builder.emit(ReturnStatement(given.operand))
+                frame.builder.emit(ReturnOp(given.operand))
                 frame.returned(given.type)
             except PathEnds:
                 pass
-        made.function.parameters = (*variables, *named)
-        made.function.body = pruned(finished(draft))
+        made.function.body = Block((*variables, *named), list(finished(draft)))
+        drop_unused(made.function)
         made.function.result = evaluation.results.get("main", NEVER)
 
     try:
@@ -101,7 +104,7 @@ def evaluate(
             error.message, location=_location(function), remedy=error.remedy
         ) from error
     _check_result(evaluation, function)
-    if not any(True for _ in program.functions):
+    if not program.functions:
         raise CaptureError("the function never returns")
     return program
 
@@ -109,7 +112,7 @@ def evaluate(
 def _check_result(evaluation: Evaluation, function: Callable[..., Any]) -> None:
     """Raise CaptureError if a result contains an object of Python's library, such as a deque or a
     set, which the program represents by another class (`LIBRARY_MODULE`)."""
-    pending, seen = [evaluation.results.get("main", NEVER)], set[Type]()
+    pending, seen = [evaluation.results.get("main", NEVER)], set[DataType]()
     while pending:
         for kind in alternatives(pending.pop()):
             if kind in seen:

@@ -34,8 +34,8 @@ from stretto.batching.frontend.values import (
     is_static,
     python_of,
 )
-from stretto.batching.types import ListType
 from stretto.errors import CaptureError
+from stretto.ir.types import ListType
 
 # ---- Functions of torch and of Python.
 

@@ -31,16 +31,16 @@ from stretto.batching.frontend.values import (
     TupleValue,
     Value,
 )
-from stretto.batching.instance_program import Literal
-from stretto.batching.types import (
+from stretto.ir.core import Literal
+from stretto.ir.types import (
+    DataType,
     DictType,
-    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
+    TensorType,
     TupleType,
-    Type,
     alternatives,
     union,
 )
@@ -156,7 +156,7 @@ NAME, VALUE = "_name_", "_value_"
 FIELDS = {"name": NAME, "value": VALUE}
 
 
-def enumeration(frame: Frame, type_: Type) -> type[enum.Enum] | None:
+def enumeration(frame: Frame, type_: DataType) -> type[enum.Enum] | None:
     """Return the enumeration that a value of this type is a member of; None for any other type."""
     if not isinstance(type_, RecordType):
         return None
@@ -233,7 +233,7 @@ def _static_attribute(frame: Frame, item: Any, name: str) -> Value:
     return Static(found)
 
 
-def _dynamic_attribute(frame: Frame, value: Dynamic, type_: Type, name: str) -> Value:
+def _dynamic_attribute(frame: Frame, value: Dynamic, type_: DataType, name: str) -> Value:
     impossible(frame, type_)
     kinds = list(alternatives(type_))
     records = [kind for kind in kinds if isinstance(kind, RecordType)]
@@ -266,7 +266,7 @@ def _of_one_type(frame: Frame, value: Dynamic, name: str) -> Value:
     match value.type:
         case RecordType() as kind:
             return _record_attribute(frame, value, kind, name)
-        case InstanceTensorType() as kind:
+        case TensorType() as kind:
             return _tensor_attribute(frame, value, kind, name)
         case RowsType(row):
             return _rows_attribute(frame, value, row, name)
@@ -348,11 +348,11 @@ _TENSOR_FACTS = frozenset(
 _TENSOR_VIEWS = frozenset(("T", "mT", "H", "mH", "real", "data"))
 
 
-def _tensor_attribute(frame: Frame, value: Dynamic, kind: InstanceTensorType, name: str) -> Value:
+def _tensor_attribute(frame: Frame, value: Dynamic, kind: TensorType, name: str) -> Value:
     if name == "shape":
-        return Static(torch.Size(kind.shape))
+        return Static(torch.Size(kind.static_shape()))
     if name in _TENSOR_FACTS:
-        return Static(getattr(torch.empty(kind.shape, dtype=kind.dtype.torch), name))
+        return Static(getattr(torch.empty(kind.static_shape(), dtype=kind.dtype.torch), name))
     if name in _TENSOR_VIEWS:
         return call_torch(frame, getattr, [value, Static(name)], {})
     if not hasattr(torch.Tensor, name):
@@ -362,12 +362,12 @@ def _tensor_attribute(frame: Frame, value: Dynamic, kind: InstanceTensorType, na
     return Method(name, value)
 
 
-def _rows_attribute(frame: Frame, value: Dynamic, row: InstanceTensorType, name: str) -> Value:
+def _rows_attribute(frame: Frame, value: Dynamic, row: TensorType, name: str) -> Value:
     if name == "shape":
         length = frame.assign("len", Scalar.INT, value.operand)
         return TupleValue((length, *map(Static, row.shape)))
     # Only the shape depends on the number of rows.
-    return _tensor_attribute(frame, value, InstanceTensorType(row.dtype, (1, *row.shape)), name)
+    return _tensor_attribute(frame, value, TensorType(row.dtype, (1, *row.shape)), name)
 
 
 def _composed_attribute(frame: Frame, value: Composed, name: str) -> Value:
@@ -375,9 +375,9 @@ def _composed_attribute(frame: Frame, value: Composed, name: str) -> Value:
         return call_torch(frame, getattr, [value, Static(name)], {})
     if callable(getattr(torch.Tensor, name, None)):
         return Method(name, value)
-    sample = InstanceTensorType(value.dtype, (1,) * value.dims)
+    sample = TensorType(value.dtype, (1,) * value.dims)
     if name in _TENSOR_FACTS:
-        return Static(getattr(torch.empty(sample.shape, dtype=value.dtype.torch), name))
+        return Static(getattr(torch.empty(sample.static_shape(), dtype=value.dtype.torch), name))
     return frame.refuse(value.refusal.message, value.refusal.remedy)
 
 
@@ -417,7 +417,7 @@ def _is_frozen(python: type) -> bool:
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 
 
-def method_of(frame: Frame, type_: Type, name: str) -> Any:
+def method_of(frame: Frame, type_: DataType, name: str) -> Any:
     """Return a special method of the class of an object of the instance; None if it has none that
     is written in Python by the user."""
     if not isinstance(type_, RecordType) or frame.evaluation.info(type_).kind == "dict":
@@ -488,7 +488,7 @@ def compared_fields(frame: Frame, type_: RecordType) -> tuple[str, ...] | None:
     return None if names == info.fields else names
 
 
-def ordered_fields(frame: Frame, type_: Type) -> tuple[str, ...] | None:
+def ordered_fields(frame: Frame, type_: DataType) -> tuple[str, ...] | None:
     """Return the fields by which objects of a dataclass are ordered; None if it has no order."""
     if not isinstance(type_, RecordType):
         return None
@@ -500,10 +500,10 @@ def ordered_fields(frame: Frame, type_: Type) -> tuple[str, ...] | None:
     return tuple(item.name for item in fields if item.compare)
 
 
-def check_equality(frame: Frame, type_: Type) -> None:
+def check_equality(frame: Frame, type_: DataType) -> None:
     """Refuse == of a value that contains objects with their own ==, which the primitive on the
     whole value would not call."""
-    pending, seen = [type_], set[Type]()
+    pending, seen = [type_], set[DataType]()
     while pending:
         for kind in alternatives(pending.pop()):
             if kind in seen:
@@ -520,7 +520,7 @@ def check_equality(frame: Frame, type_: Type) -> None:
                     pass
 
 
-def _compared_parts(frame: Frame, kind: RecordType) -> list[Type]:
+def _compared_parts(frame: Frame, kind: RecordType) -> list[DataType]:
     info = frame.evaluation.info(kind)
     name = info.python.__name__
     if issubclass(info.python, enum.Enum):

@@ -61,14 +61,14 @@ from stretto.batching.frontend.values import (
     python_of,
     same,
 )
-from stretto.batching.types import (
-    InstanceTensorType,
+from stretto.ir.types import (
+    DataType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
+    TensorType,
     TupleType,
-    Type,
     alternatives,
 )
 
@@ -262,7 +262,7 @@ def equal(frame: Frame, left: Value, right: Value) -> Value:
             return _equal_static(frame, other, value)
     a, b = frame.dynamic(left), frame.dynamic(right)
     kinds = (*alternatives(a.type), *alternatives(b.type))
-    if any(isinstance(kind, InstanceTensorType | RowsType) for kind in kinds):
+    if any(isinstance(kind, TensorType | RowsType) for kind in kinds):
         frame.refuse("== of a value that may or may not be a tensor is not supported")
     if any(_has_equality(frame, kind) for kind in kinds):
         return each_type(
@@ -290,7 +290,7 @@ def _equal_static(frame: Frame, value: Value, shared: Static) -> Value:
     return Static(False)
 
 
-def _has_equality(frame: Frame, kind: Type) -> bool:
+def _has_equality(frame: Frame, kind: DataType) -> bool:
     """Return True if == of objects of a class is neither that of all fields nor identity."""
     if not isinstance(kind, RecordType):
         return False
@@ -327,12 +327,12 @@ def _is_tensor(value: Value) -> bool:
     if isinstance(value, Composed):
         return True
     return isinstance(value, Dynamic) and all(
-        isinstance(kind, InstanceTensorType | RowsType) for kind in alternatives(value.type)
+        isinstance(kind, TensorType | RowsType) for kind in alternatives(value.type)
     )
 
 
-def _may_be_equal(left: Type, right: Type) -> bool:
-    def kinds(type_: Type) -> set[str]:
+def _may_be_equal(left: DataType, right: DataType) -> bool:
+    def kinds(type_: DataType) -> set[str]:
         return {
             "number" if item in NUMBERS else str(item) if isinstance(item, Scalar) else "object"
             for item in alternatives(type_)
@@ -410,16 +410,13 @@ def _contains(frame: Frame, container: Dynamic, item: Value) -> Value:
     if own is not None:
         found = truth(frame, own)
         return Static(found) if isinstance(found, bool) else Dynamic(found, Scalar.BOOL)
-    if isinstance(kind, InstanceTensorType | RowsType | RecordType):
+    if isinstance(kind, TensorType | RowsType | RecordType):
         frame.refuse(f"`in` of {frame.show(kind)}")
     given = frame.dynamic(item)
-    tensors = any(isinstance(x, InstanceTensorType | RowsType) for x in alternatives(given.type))
+    tensors = any(isinstance(x, TensorType | RowsType) for x in alternatives(given.type))
     if tensors or (
         isinstance(kind, ListType)
-        and any(
-            isinstance(x, InstanceTensorType)
-            for x in alternatives(frame.evaluation.item_type(kind))
-        )
+        and any(isinstance(x, TensorType) for x in alternatives(frame.evaluation.item_type(kind)))
     ):
         frame.refuse("`in` would compare tensors, which is not supported")
     check_equality(frame, given.type)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from stretto.batching.frontend.frame import Frame
 from stretto.batching.frontend.values import Value
-from stretto.batching.types import NEVER, Type
+from stretto.ir.types import NEVER, DataType
 
 Expression = Callable[[Frame, Any], Value]
 
@@ -110,7 +110,7 @@ def assigns(handler: Assign) -> Assign:
     return handler
 
 
-def impossible(frame: Frame, type_: Type) -> None:
+def impossible(frame: Frame, type_: DataType) -> None:
     """End the path if a value has no possible type: in this round nothing is known to reach this
     place."""
     if type_ == NEVER:

@@ -36,8 +36,8 @@ from stretto.batching.frontend.walks import (
     listed,
     plan_of,
 )
-from stretto.batching.instance_program import Operand
-from stretto.batching.types import ListType, Scalar
+from stretto.ir.core import Operand
+from stretto.ir.types import ListType, Scalar
 
 _Listing = ast.ListComp | ast.GeneratorExp | ast.SetComp
 _Comprehension = _Listing | ast.DictComp

@@ -16,21 +16,23 @@ import torch
 
 from stretto.batching.frontend.function_builder import FunctionBuilder
 from stretto.batching.frontend.values import Composed
-from stretto.batching.instance_program import ClassInfo, InstanceFunction, InstanceProgram, Variable
-from stretto.batching.types import (
+from stretto.batching.instance_program import ClassInfo, InstanceProgram
+from stretto.errors import CaptureError, SourceLocation
+from stretto.ir.core import Block, Variable
+from stretto.ir.data import InstanceFunction
+from stretto.ir.types import (
     NEVER,
+    DataType,
     DictType,
-    InstanceTensorType,
     ListType,
     RecordType,
     Scalar,
+    TensorType,
     TupleType,
-    Type,
     UnionType,
     alternatives,
     union,
 )
-from stretto.errors import CaptureError, SourceLocation
 
 MOST_ROUNDS = 60
 
@@ -61,7 +63,6 @@ class Read:
 class OutlinedFunction:
     """A function that is called instead of inlined, for one set of static arguments and types."""
 
-    number: int
     key: Hashable
     function: InstanceFunction
     builder: FunctionBuilder
@@ -82,7 +83,7 @@ class Classes:
 class Evaluation:
     """The state of the evaluation: fields that last over all rounds, and those of one round."""
 
-    cells: list[Type] = field(default_factory=list[Type])
+    cells: list[DataType] = field(default_factory=list[DataType])
     classes: Classes = field(default_factory=Classes)
     reads: dict[Hashable, Read] = field(default_factory=dict[Hashable, Read])
     """Guards of the last round."""
@@ -90,7 +91,7 @@ class Evaluation:
     """Recursive functions, which are never inlined."""
     dynamic_parameters: set[tuple[Hashable, str]] = field(default_factory=set[tuple[Hashable, str]])
     """Parameters of recursive functions whose static scalar differs from call to call."""
-    results: dict[Hashable, Type] = field(default_factory=dict[Hashable, Type])
+    results: dict[Hashable, DataType] = field(default_factory=dict[Hashable, DataType])
     """Result types of outlined functions, as far as they are known."""
     operations: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
     """Cached results of torch functions for argument types."""
@@ -105,7 +106,7 @@ class Evaluation:
     outlined: dict[Hashable, OutlinedFunction] = field(
         default_factory=dict[Hashable, OutlinedFunction]
     )
-    functions: list[InstanceFunction] = field(default_factory=list[InstanceFunction])
+    functions: dict[str, InstanceFunction] = field(default_factory=dict[str, InstanceFunction])
     keys: dict[int, Scalar] = field(default_factory=dict[int, Scalar])
     """The type of the keys of the dicts of a cell, as far as it is known."""
     _sites: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
@@ -143,11 +144,11 @@ class Evaluation:
             self._sites[site] = self.new_cell()
         return self.merged_cell(self._sites[site])
 
-    def new_cell(self, type_: Type = NEVER) -> int:
+    def new_cell(self, type_: DataType = NEVER) -> int:
         self.cells.append(type_)
         return len(self.cells) - 1
 
-    def grow(self, cell: int, type_: Type) -> None:
+    def grow(self, cell: int, type_: DataType) -> None:
         """Add a type to those that a cell may hold."""
         grown = union((self.cells[cell], type_))
         if grown != self.cells[cell]:
@@ -188,7 +189,7 @@ class Evaluation:
         )
         return next(found, None)
 
-    def item_type(self, type_: ListType) -> Type:
+    def item_type(self, type_: ListType) -> DataType:
         return self.cells[type_.cell]
 
     # ---- merging of the cells of lists and dicts
@@ -199,7 +200,7 @@ class Evaluation:
             number = self._merged[number]
         return number
 
-    def with_merged_cells(self, type_: Type) -> Type:
+    def with_merged_cells(self, type_: DataType) -> DataType:
         """Return a type with merged cells replaced."""
         match type_:
             case ListType(cell, is_tuple):
@@ -214,13 +215,13 @@ class Evaluation:
             case _:
                 return type_
 
-    def settle(self, type_: Type) -> None:
+    def settle(self, type_: DataType) -> None:
         """Merge the cells of lists, and those of dicts, that one variable may hold, since they are
         not distinguishable at run time. Raises RestartRound if cells were merged."""
         if self.merge_cells(type_):
             raise RestartRound
 
-    def merge_cells(self, type_: Type) -> bool:
+    def merge_cells(self, type_: DataType) -> bool:
         """Merge the cells of the lists and of the dicts that a value of a type may be; return True
         if any were merged."""
         if isinstance(type_, TupleType):
@@ -310,7 +311,8 @@ class Evaluation:
     # ---- rounds
 
     def run(self, body: Callable[[], None]) -> InstanceProgram:
-        """Evaluate `body`, which builds function 0, until nothing changes. Raises CaptureError."""
+        """Evaluate `body`, which builds the main function, until nothing changes. Raises
+        CaptureError."""
         self.rounds = 0
         while True:
             self.rounds += 1
@@ -320,7 +322,7 @@ class Evaluation:
                     remedy="annotate its data, or keep values of fewer types in one place",
                 )
             self.changed = False
-            self.outlined, self.functions, self.reads, self._lengths = {}, [], {}, {}
+            self.outlined, self.functions, self.reads, self._lengths = {}, {}, {}, {}
             self.tested, self.counts = set(), {}
             self.statements = 0
             try:
@@ -331,7 +333,7 @@ class Evaluation:
                 break
         classes = [replace(info, absent=self._absent(info)) for info in self.classes.infos]
         tested = frozenset(self.tested)
-        return InstanceProgram(self.functions, classes, self.cells, tested=tested)
+        return InstanceProgram(self.functions, classes=classes, cells=self.cells, tested=tested)
 
     def _absent(self, info: ClassInfo) -> tuple[str, ...]:
         """Return the names that were looked up in a class and are no fields of it. Special names
@@ -353,13 +355,17 @@ class Evaluation:
                 location=location,
                 remedy="pass what differs from call to call in the data of the instance",
             )
-        function = InstanceFunction(name, (), self.results.get(key, NEVER), (), location)
-        made = OutlinedFunction(len(self.functions), key, function, FunctionBuilder())
-        self.functions.append(function)
+        unique = name
+        while unique in self.functions:
+            unique = f"{unique}_{len(self.functions)}"
+        result = self.results.get(key, NEVER)
+        function = InstanceFunction(unique, Block(), result, location, name)
+        made = OutlinedFunction(key, function, FunctionBuilder())
+        self.functions[unique] = function
         self.outlined[key] = made
         return made, True
 
-    def returns(self, key: Hashable, type_: Type) -> None:
+    def returns(self, key: Hashable, type_: DataType) -> None:
         """Record the type of a result of an outlined function."""
         known = self.results.get(key, NEVER)
         grown = union((known, type_))
@@ -369,7 +375,7 @@ class Evaluation:
             self.settle(grown)
 
 
-def show_type(evaluation: Evaluation, type_: Type) -> str:
+def show_type(evaluation: Evaluation, type_: DataType) -> str:
     """Return a type in the user's terms."""
     names: list[str] = []
     for item in alternatives(type_):
@@ -382,7 +388,7 @@ def show_type(evaluation: Evaluation, type_: Type) -> str:
                 names.append("tuple" if item.is_tuple else "list")
             case Scalar():
                 names.append(item.value)
-            case InstanceTensorType():
+            case TensorType():
                 names.append(f"tensor {item}")
             case _:
                 names.append(str(item))

@@ -42,10 +42,10 @@ from stretto.batching.frontend.values import (
     is_static,
 )
 from stretto.batching.frontend.walks import ItemsPlan, KnownPlan, known_parts, listed, plan_of
-from stretto.batching.instance_program import Literal, Operand
 from stretto.batching.markers import concurrent
 from stretto.batching.passes.effects import forked
-from stretto.batching.types import InstanceTensorType, Scalar
+from stretto.ir.core import Literal, Operand
+from stretto.ir.types import Scalar, TensorType
 
 
 @evaluates(ast.Constant)
@@ -134,7 +134,7 @@ def _slice(frame: Frame, node: ast.Slice) -> Value:
 
 def _position(frame: Frame, value: Value) -> Value:
     """Return a bound of a slice; that of a tensor is the number in it."""
-    if isinstance(value, Dynamic) and isinstance(value.type, InstanceTensorType):
+    if isinstance(value, Dynamic) and isinstance(value.type, TensorType):
         return read_number(frame, value, int)
     return value
 

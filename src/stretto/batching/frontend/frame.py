@@ -31,31 +31,23 @@ from stretto.batching.frontend.values import (
     literal,
     scalar_type,
 )
-from stretto.batching.instance_program import (
-    AssignStatement,
-    Composition,
-    Literal,
-    Operand,
-    OperandPlaceholder,
-    Operation,
-    RaiseStatement,
-    Variable,
-    rows_in,
-)
-from stretto.batching.types import (
+from stretto.batching.instance_program import Composition, rows_in
+from stretto.errors import CaptureError, SourceLocation
+from stretto.ir.core import Literal, Operand, Variable
+from stretto.ir.data import AssignOp, OperandPlaceholder, Operation, RaiseOp
+from stretto.ir.types import (
     NEVER,
-    InstanceTensorType,
+    DataType,
+    DType,
     ListType,
     RowsType,
     Scalar,
+    TensorType,
     TupleType,
-    Type,
     UnionType,
     alternatives,
     union,
 )
-from stretto.errors import CaptureError, SourceLocation
-from stretto.ir.types import DType
 
 # ---- Numbers computed from the number of rows of a value: they may be sizes of tensors.
 #
@@ -161,7 +153,7 @@ class Frame:
     """The arguments of a function that is not inlined."""
     result_key: Hashable = None
 
-    def returned(self, type_: Type) -> None:
+    def returned(self, type_: DataType) -> None:
         """Record the type of a value that a function that is not inlined returns."""
         self.evaluation.returns(self.result_key, type_)
 
@@ -197,7 +189,7 @@ class Frame:
                 "make a list of it",
             )
 
-    def show(self, type_: Type) -> str:
+    def show(self, type_: DataType) -> str:
         return show_type(self.evaluation, type_)
 
     def site(self, *more: Hashable) -> Hashable:
@@ -209,7 +201,7 @@ class Frame:
     # ---- emission
 
     def assign(
-        self, op: str, type_: Type, *args: Operand, detail: Any = None, name: str | None = None
+        self, op: str, type_: DataType, *args: Operand, detail: Any = None, name: str | None = None
     ) -> Dynamic:
         """Emit a primitive; return a new variable with its result."""
         self.evaluation.settle(type_)
@@ -220,7 +212,7 @@ class Frame:
                 "its variables may have very many types: keep values of one type in one variable",
             )
         target = self.builder.variable(name or op, type_)
-        self.builder.emit(AssignStatement(target, op, args, detail, self.location))
+        self.builder.emit(AssignOp(op, args, detail, results=(target,), location=self.location))
         count = count_of(op, args, self.evaluation.counts)
         if count is not None:
             self.evaluation.counts[target] = count
@@ -228,12 +220,12 @@ class Frame:
 
     def do(self, op: str, *args: Operand, detail: Any = None) -> None:
         """Emit a primitive for its effect."""
-        self.builder.emit(AssignStatement(None, op, args, detail, self.location))
+        self.builder.emit(AssignOp(op, args, detail, location=self.location))
 
     def fail(self, exception: type[BaseException], *parts: str | Operand) -> None:
         """Emit the end of the instance with an exception. The path ends: the caller raises
         PathEnds if there is no other."""
-        self.builder.emit(RaiseStatement(exception, parts, self.location))
+        self.builder.emit(RaiseOp(exception, parts, location=self.location))
 
     def stop(self, exception: type[BaseException], *parts: str | Operand) -> NoReturn:
         """End the instance with an exception on the current path; raises PathEnds."""
@@ -242,7 +234,7 @@ class Frame:
 
     # ---- values as operands
 
-    def type_of(self, value: Value) -> Type:
+    def type_of(self, value: Value) -> DataType:
         """Return the type of a value; NEVER if it cannot be data."""
         match value:
             case Dynamic(_, type_):
@@ -257,7 +249,7 @@ class Frame:
             case _:
                 return NEVER
 
-    def _type_of_static(self, item: Any) -> Type:
+    def _type_of_static(self, item: Any) -> DataType:
         kind = scalar_type(item)
         if kind is not None:
             return kind
@@ -334,19 +326,19 @@ class Frame:
 
     # ---- types
 
-    def cast(self, value: Dynamic, type_: Type) -> Dynamic:
+    def cast(self, value: Dynamic, type_: DataType) -> Dynamic:
         """Return the value with a type known to hold; in a new variable if operators take it or a
         register holds it."""
         if value.type == type_:
             return value
-        if isinstance(type_, InstanceTensorType | RowsType | Scalar):
+        if isinstance(type_, TensorType | RowsType | Scalar):
             made = self.assign("cast", type_, value.operand, detail=type_)
             if isinstance(made.operand, Variable) and isinstance(value.operand, Variable):
                 self.evaluation.note_same_length(made.operand, value.operand)
             return made
         return Dynamic(value.operand, type_)
 
-    def expect(self, value: Value, types: tuple[Type, ...] | type, what: str) -> Dynamic:
+    def expect(self, value: Value, types: tuple[DataType, ...] | type, what: str) -> Dynamic:
         """Return the value as one of some types (or of a class of types); values of other types
         raise TypeError at run time. Refuse a value that has none of them. what: the start of
         the message."""
@@ -371,12 +363,10 @@ class Frame:
         return self.assign("expect", type_, given.operand, detail=(type_, what), name="known")
 
 
-def tensor_type(tensor: torch.Tensor) -> InstanceTensorType:
+def tensor_type(tensor: torch.Tensor) -> TensorType:
     """Return the type of a tensor with known dims. Raises KeyError for a dtype that no Program
     carries."""
-    return InstanceTensorType(
-        DType.from_torch(tensor.dtype), tuple(int(dim) for dim in tensor.shape)
-    )
+    return TensorType(DType.from_torch(tensor.dtype), tuple(int(dim) for dim in tensor.shape))
 
 
 MOST_STATEMENTS = 60_000
@@ -387,7 +377,7 @@ DEEPEST_TUPLE = 4
 may create them."""
 
 
-def tuple_depth(type_: Type) -> int:
+def tuple_depth(type_: DataType) -> int:
     """Return the depth of nesting of tuples of known length."""
     if isinstance(type_, TupleType):
         return 1 + max(map(tuple_depth, type_.items), default=0)

@@ -53,14 +53,15 @@ from stretto.batching.frontend.values import (
     python_of,
 )
 from stretto.batching.frontend.walks import EndlessPlan, KnownPlan, MappedPlan, RangePlan, plan_of
-from stretto.batching.instance_program import Literal, PhaseStatement
 from stretto.batching.markers import concurrent, phase
-from stretto.batching.types import (
-    InstanceTensorType,
+from stretto.ir.core import Literal
+from stretto.ir.data import PhaseOp
+from stretto.ir.types import (
     ListType,
     RecordType,
     RowsType,
     Scalar,
+    TensorType,
     alternatives,
     union,
 )
@@ -322,7 +323,7 @@ def _converts(frame: Frame, value: Value, wanted: type) -> Value:
 
 
 def _number(frame: Frame, value: Dynamic, wanted: type) -> Value:
-    if isinstance(value.type, InstanceTensorType):
+    if isinstance(value.type, TensorType):
         return read_number(frame, value, wanted)
     if value.type in NUMBERS:
         return converted(frame, value, wanted)
@@ -517,7 +518,7 @@ def _concurrent(frame: Frame, /, *values: Value) -> Value:
 
 @builtin(phase)
 def _phase(frame: Frame, /) -> Value:
-    frame.builder.emit(PhaseStatement(1))  # the pass `phases` numbers them
+    frame.builder.emit(PhaseOp(1))  # the pass `phases` numbers them
     return NONE
 
 
@@ -564,7 +565,7 @@ def _combined(
     ]
     kind = union(types)
     impossible(frame, kind)
-    if not isinstance(kind, InstanceTensorType) or (name == "cat" and kind.shape[:1] != (1,)):
+    if not isinstance(kind, TensorType) or (name == "cat" and kind.shape[:1] != (1,)):
         frame.refuse(
             f"torch.{name} of a list of {frame.show(kind)}, whose length the instance decides",
             "combine tensors of one shape, whose first size is 1 for torch.cat",

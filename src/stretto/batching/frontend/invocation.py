@@ -11,7 +11,7 @@ from typing import Any
 from stretto.batching.frontend.dispatch import execute, impossible
 from stretto.batching.frontend.evaluation import RestartRound
 from stretto.batching.frontend.frame import Frame
-from stretto.batching.frontend.function_builder import Draft, PathEnds, finished, pruned, scoped
+from stretto.batching.frontend.function_builder import Draft, PathEnds, finished, scoped
 from stretto.batching.frontend.joins import leave, merge, over_choices
 from stretto.batching.frontend.sources import (
     FunctionSource,
@@ -32,10 +32,12 @@ from stretto.batching.frontend.values import (
     is_static,
     python_of,
 )
-from stretto.batching.instance_program import CallStatement, InstanceFunction, Operand, Variable
-from stretto.batching.types import NEVER, TupleType
 from stretto.errors import SourceLocation
 from stretto.frontends.python.source.syntax_trees import loads, stores
+from stretto.ir.core import Block, Operand, Variable
+from stretto.ir.data import InstanceFunction, InvokeOp
+from stretto.ir.types import NEVER, TupleType
+from stretto.passes.dce import drop_unused
 
 
 @lru_cache(4096)
@@ -162,10 +164,12 @@ def _call_with(frame: Frame, source: FunctionSource, bound: dict[str, Value]) ->
     result = evaluation.results.get(key, NEVER)
     operands: tuple[Operand, ...] = tuple(part.operand for part in parts)
     if result == NEVER:
-        frame.builder.emit(CallStatement(None, made.number, operands, frame.location))
+        frame.builder.emit(InvokeOp(made.function.name, operands, location=frame.location))
         impossible(frame, result)
     target = frame.builder.variable(source.node.name.strip("_<>") or "result", result)
-    frame.builder.emit(CallStatement(target, made.number, operands, frame.location))
+    frame.builder.emit(
+        InvokeOp(made.function.name, operands, results=(target,), location=frame.location)
+    )
     found = Dynamic(target, result)
     if isinstance(result, TupleType):
         return _unpacked(frame, found, result)
@@ -292,8 +296,8 @@ def _evaluate_outlined(
     with made.builder.into(draft):
         run_body(inner, source.node)
     function: InstanceFunction = made.function
-    function.parameters = tuple(parameters)
-    function.body = pruned(finished(draft))
+    function.body = Block(tuple(parameters), list(finished(draft)))
+    drop_unused(function)
     function.result = frame.evaluation.results.get(made.key, NEVER)
 
 

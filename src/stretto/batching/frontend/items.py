@@ -50,15 +50,15 @@ from stretto.batching.frontend.values import (
     python_of,
     scalar_type,
 )
-from stretto.batching.instance_program import Literal
-from stretto.batching.types import (
+from stretto.ir.core import Literal
+from stretto.ir.types import (
     NEVER,
     DictType,
-    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
+    TensorType,
     TupleType,
     UnionType,
     alternatives,
@@ -300,7 +300,8 @@ def _item(frame: Frame, value: Dynamic, index: Value) -> Value:
             return _record_item(frame, value, kind, index)
         case Scalar.STR:
             return _part_of_string(frame, value, index)
-        case InstanceTensorType(_, shape):
+        case TensorType() as kind:
+            shape = kind.static_shape()
             _check_positions(frame, shape, known_items(frame, index) or (index,))
             return getitem(frame, value, index)
         case _:
@@ -362,7 +363,7 @@ def _is_long(value: Value) -> bool:
     return any(
         isinstance(kind, RowsType) or elements(kind) != 1
         for kind in kinds
-        if isinstance(kind, InstanceTensorType | RowsType)
+        if isinstance(kind, TensorType | RowsType)
     )
 
 

@@ -10,7 +10,7 @@ import torch
 
 from stretto.batching.frontend.dispatch import impossible
 from stretto.batching.frontend.frame import Exit, Frame
-from stretto.batching.frontend.function_builder import Draft, Gap, PathEnds
+from stretto.batching.frontend.function_builder import Draft, Gap, PathEnds, if_op
 from stretto.batching.frontend.python_library import MODULE
 from stretto.batching.frontend.values import (
     ChoiceValue,
@@ -29,25 +29,18 @@ from stretto.batching.frontend.values import (
     is_data,
     same,
 )
-from stretto.batching.instance_program import (
-    AssignStatement,
-    IfStatement,
-    LeaveStatement,
-    Literal,
-    Operand,
-    ReturnStatement,
-    Variable,
-)
-from stretto.batching.types import (
+from stretto.ir.core import Literal, Operand, Variable
+from stretto.ir.data import AssignOp, LeaveOp, ReturnOp
+from stretto.ir.types import (
     NEVER,
+    DataType,
     DictType,
-    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
+    TensorType,
     TupleType,
-    Type,
     alternatives,
     union,
 )
@@ -62,7 +55,7 @@ DATA = -1
 """The number of the option that is data."""
 
 
-_DEFAULTS: dict[Type, bool | int | float] = {
+_DEFAULTS: dict[DataType, bool | int | float] = {
     Scalar.BOOL: False,
     Scalar.INT: 0,
     Scalar.FLOAT: 0.0,
@@ -71,7 +64,7 @@ _DEFAULTS: dict[Type, bool | int | float] = {
 
 def numbered(
     frame: Frame, value: Value, options: list[Value]
-) -> tuple[Operand, Dynamic | None, Type]:
+) -> tuple[Operand, Dynamic | None, DataType]:
     """Return the number of a value among some options, its data or None, and the type of the data
     where that is chosen. New options are added to `options`."""
     if not isinstance(value, ChoiceValue):
@@ -86,11 +79,11 @@ def numbered(
     index = value.index.operand
     if any(mine != theirs for mine, theirs in numbers):
         renumbered = frame.builder.variable("choice", Scalar.INT)
-        frame.builder.emit(AssignStatement(renumbered, "copy", (index,)))
+        frame.builder.emit(AssignOp("copy", (index,), results=(renumbered,)))
         for mine, theirs in numbers:
             test = frame.assign("eq", Scalar.BOOL, index, Literal(mine))
-            then = (AssignStatement(renumbered, "copy", (Literal(theirs),)),)
-            frame.builder.emit(IfStatement(test.operand, then, ()))
+            then = (AssignOp("copy", (Literal(theirs),), results=(renumbered,)),)
+            frame.builder.emit(if_op(test.operand, then, ()))
         index = renumbered
     data = next((option for number, option in value.options if number == DATA), None)
     assert data is None or isinstance(data, Dynamic)
@@ -105,7 +98,7 @@ def _position(options: list[Value], value: Value) -> int:
     return len(options) - 1
 
 
-def default_data(held: Type) -> tuple[Literal, Type]:
+def default_data(held: DataType) -> tuple[Literal, DataType]:
     """Return the value of the data's variable where another option is chosen, and its type
     including that."""
     if held in _DEFAULTS:
@@ -114,7 +107,7 @@ def default_data(held: Type) -> tuple[Literal, Type]:
 
 
 def choice_of(
-    index: Variable, options: list[Value], data: Variable | None, known: Type
+    index: Variable, options: list[Value], data: Variable | None, known: DataType
 ) -> ChoiceValue:
     """Return a choice whose number and data are in variables."""
     found = list(enumerate(options))
@@ -130,16 +123,16 @@ def join_choices(
     index = frame.builder.variable(f"{name}_choice", Scalar.INT)
     data = frame.builder.variable(name, NEVER)
     options: list[Value] = []
-    known: Type = NEVER
+    known: DataType = NEVER
     without: list[Gap] = []
     for gap, value in zip(gaps, values, strict=True):
         with frame.builder.into(gap.statements):
             number, held, type_ = numbered(frame, value, options)
-            frame.builder.emit(AssignStatement(index, "copy", (number,)))
+            frame.builder.emit(AssignOp("copy", (number,), results=(index,)))
             if held is None:
                 without.append(gap)
                 continue
-            frame.builder.emit(AssignStatement(data, "copy", (held.operand,)))
+            frame.builder.emit(AssignOp("copy", (held.operand,), results=(data,)))
             known = union((known, type_))
             data.type = union((data.type, held.type))
     if known == NEVER:
@@ -147,7 +140,7 @@ def join_choices(
     if without:
         default, data.type = default_data(data.type)
         for gap in without:
-            gap.statements.append(AssignStatement(data, "copy", (default,)))
+            gap.statements.append(AssignOp("copy", (default,), results=(data,)))
     frame.evaluation.settle(data.type)
     return choice_of(index, options, data, known)
 
@@ -190,7 +183,7 @@ def join(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value], name: str) 
         with frame.builder.into(draft):
             made = frame.dynamic(value)
             target.type = union((target.type, made.type))
-            frame.builder.emit(AssignStatement(target, "copy", (made.operand,)))
+            frame.builder.emit(AssignOp("copy", (made.operand,), results=(target,)))
     frame.evaluation.settle(target.type)
     return Dynamic(target, target.type)
 
@@ -228,8 +221,10 @@ def _unpacked(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value]) -> lis
 def branch(
     frame: Frame, condition: Operand, arms: Sequence[Callable[[], Value | None]]
 ) -> Value | None:
-    """Evaluate both arms, and continue where they join. Return the joined value of the arms; None
-    if they are statements."""
+    """Evaluate both arms, and continue where they join; one arm if the condition is known. Return
+    the joined value of the arms; None if they are statements."""
+    if isinstance(condition, Literal):
+        return arms[0 if condition.value else 1]()
     before = frame.locals
     exits: list[Exit] = []
     drafts: list[Draft] = []
@@ -244,7 +239,7 @@ def branch(
             except PathEnds:
                 pass
     frame.locals = before
-    frame.builder.pend(lambda then, orelse: (IfStatement(condition, then, orelse),), *drafts)
+    frame.builder.pend(lambda then, orelse: (if_op(condition, then, orelse),), *drafts)
     return merge(frame, exits)
 
 
@@ -252,13 +247,13 @@ def leave(frame: Frame, value: Value) -> None:
     """End a function with a value."""
     if frame.return_label is None:
         made = frame.dynamic(value)
-        frame.builder.emit(ReturnStatement(made.operand))
+        frame.builder.emit(ReturnOp(made.operand))
         frame.returned(made.type)
     else:
         # A function that is returned still reads the variables of this frame.
         kept = {} if is_data(value) else frame.locals
         frame.returns.append(Exit(frame.builder.gap(), kept, value))
-        frame.builder.emit(LeaveStatement(frame.return_label))
+        frame.builder.emit(LeaveOp(frame.return_label))
     raise PathEnds
 
 
@@ -301,7 +296,7 @@ def stop_outside(
 def switch(
     frame: Frame,
     value: Dynamic,
-    groups: Sequence[Sequence[Type]],
+    groups: Sequence[Sequence[DataType]],
     handler: Callable[[Dynamic], Value],
 ) -> Value:
     """Return the result of `handler`, evaluated for each group of types that a value may have."""
@@ -343,7 +338,7 @@ _PYTHON: dict[Scalar, type] = {
 }
 
 
-def python_class(frame: Frame, kind: Type) -> type:
+def python_class(frame: Frame, kind: DataType) -> type:
     """Return the Python class of the values of a type that is no union."""
 
     match kind:
@@ -357,20 +352,20 @@ def python_class(frame: Frame, kind: Type) -> type:
             return tuple
         case DictType():
             return dict
-        case InstanceTensorType() | RowsType():
+        case TensorType() | RowsType():
             return torch.Tensor
         case _:
             raise TypeError(kind)
 
 
-def class_of(frame: Frame, kind: Type) -> type:
+def class_of(frame: Frame, kind: DataType) -> type:
     """type() of a value of a type that is no union: Python's own class, where `library` has what
     stands for it."""
     order = python_class(frame, kind).__mro__
     return next(python for python in order if python.__module__ != MODULE)
 
 
-def is_instance(frame: Frame, kind: Type, classes: Any) -> bool:
+def is_instance(frame: Frame, kind: DataType, classes: Any) -> bool:
     """Return isinstance of a value of a type that is no union."""
     return issubclass(class_of(frame, kind), classes)
 
@@ -398,7 +393,7 @@ def static_class(frame: Frame, value: Value) -> type:
             return frame.refuse("the class of such a value is asked for")
 
 
-def has_type(frame: Frame, value: Value, types: tuple[Type, ...]) -> Value:
+def has_type(frame: Frame, value: Value, types: tuple[DataType, ...]) -> Value:
     """Return a bool value that is true if a value is of one of some types."""
     if not isinstance(value, Dynamic):
         type_ = frame.type_of(value)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from stretto.batching.frontend.frame import Exit, Frame, LoopExits
-from stretto.batching.frontend.function_builder import Draft, Gap, PathEnds, copies, scoped
+from stretto.batching.frontend.function_builder import Draft, Gap, PathEnds, copies, if_op, scoped
 from stretto.batching.frontend.joins import (
     DATA,
     as_list,
@@ -32,16 +32,10 @@ from stretto.batching.frontend.values import (
     is_data,
     same,
 )
-from stretto.batching.instance_program import (
-    AssignStatement,
-    BreakStatement,
-    IfStatement,
-    LeaveStatement,
-    LoopStatement,
-    Operand,
-    Variable,
-)
-from stretto.batching.types import NEVER, Scalar, TupleType, Type, alternatives, union
+from stretto.ir.core import Operand, Variable
+from stretto.ir.data import AssignOp, BreakOp, LeaveOp, LoopOp, body_of
+from stretto.ir.ops import IfOp
+from stretto.ir.types import NEVER, DataType, Scalar, TupleType, alternatives, union
 
 # ---- Loop-carried variables, with a type for all iterations.
 
@@ -54,7 +48,7 @@ _Key = tuple[str, tuple[int, ...]]
 class Settled:
     """Facts about the variables that a loop carries, collected over its attempts."""
 
-    types: dict[_Key, Type] = field(default_factory=dict[_Key, Type])
+    types: dict[_Key, DataType] = field(default_factory=dict[_Key, DataType])
     joined: set[_Key] = field(default_factory=set[_Key])
     """Tuples stored in one variable, since other data may replace them."""
     lists: set[_Key] = field(default_factory=set[_Key])
@@ -63,7 +57,7 @@ class Settled:
     """The values that a variable may hold and that are no data."""
 
 
-def _lengths(type_: Type) -> set[int]:
+def _lengths(type_: DataType) -> set[int]:
     """Return the lengths of the tuples of known length that a value may be."""
     return {len(kind.items) for kind in alternatives(type_) if isinstance(kind, TupleType)}
 
@@ -93,16 +87,16 @@ class Attempt:
                 value = as_list(self._frame, value, self._site(key))
             made = self._frame.dynamic(value)
             target = self._variable(name, union((made.type, self._type(key))))
-            self._frame.builder.emit(AssignStatement(target, "copy", (made.operand,)))
+            self._frame.builder.emit(AssignOp("copy", (made.operand,), results=(target,)))
         return Dynamic(target, target.type)
 
     def _site(self, key: _Key) -> Hashable:
         return self._frame.site("tuple", key)
 
-    def _type(self, key: _Key) -> Type:
+    def _type(self, key: _Key) -> DataType:
         return self._known.types.get(key, NEVER)
 
-    def _variable(self, name: str, type_: Type) -> Variable:
+    def _variable(self, name: str, type_: DataType) -> Variable:
         self._frame.evaluation.settle(type_)
         return self._frame.builder.variable(name, type_)
 
@@ -113,13 +107,13 @@ class Attempt:
             number, made, type_ = numbered(self._frame, value, options)
             known = union((known, type_))
             index = self._frame.builder.variable(f"{name}_choice", Scalar.INT)
-            self._frame.builder.emit(AssignStatement(index, "copy", (number,)))
+            self._frame.builder.emit(AssignOp("copy", (number,), results=(index,)))
             if known == NEVER:
                 return choice_of(index, options, None, NEVER)
             default, held = default_data(known)
             data = self._variable(name, held)
             source = default if made is None else made.operand
-            self._frame.builder.emit(AssignStatement(data, "copy", (source,)))
+            self._frame.builder.emit(AssignOp("copy", (source,), results=(data,)))
         return choice_of(index, options, data, known)
 
     def closes(self, heads: dict[str, Value], ends: list[Exit], names: frozenset[str]) -> bool:
@@ -176,7 +170,7 @@ class Attempt:
         pairs.append((head.operand, made.operand))
         return True
 
-    def _grown(self, key: _Key, known: Type, type_: Type) -> bool:
+    def _grown(self, key: _Key, known: DataType, type_: DataType) -> bool:
         """Return True if a variable has the type already; otherwise it gets the type in the next
         attempt."""
         grown = union((known, type_))
@@ -300,7 +294,7 @@ def _iterations(
             if there is not True:
                 with frame.builder.into([]) as missing:
                     ends.append(Exit(frame.builder.gap(), dict(frame.locals)))
-                    frame.builder.emit(LeaveStatement(done))
+                    frame.builder.emit(LeaveOp(done))
                 frame.builder.pend(if_not(there), missing)
             _iteration(frame, plan, step, exits, index)
         ends.append(Exit(frame.builder.gap(), frame.locals))
@@ -310,8 +304,8 @@ def _iterations(
     frame.builder.pend(lambda body: scoped(done, body), outer)
 
 
-def if_not(condition: Operand) -> Callable[..., tuple[IfStatement, ...]]:
-    return lambda body: (IfStatement(condition, (), body),)
+def if_not(condition: Operand) -> Callable[..., tuple[IfOp, ...]]:
+    return lambda body: (if_op(condition, (), body),)
 
 
 def _iteration(
@@ -368,7 +362,7 @@ def dynamic_loop(
     else:
         frame.refuse("the types of the variables of this loop keep growing")
     if orelse is nothing or not normal:
-        frame.builder.pend(lambda inner: (LoopStatement(inner),), draft)
+        frame.builder.pend(lambda inner: (LoopOp(body_of(inner)),), draft)
         merge(frame, [*normal, *exits.breaks])
         return
     _with_orelse(frame, draft, normal, exits, orelse)
@@ -396,7 +390,7 @@ def _with_orelse(
     assert label is not None
     outer: Draft = []
     with frame.builder.into(outer):
-        frame.builder.pend(lambda inner: (LoopStatement(inner),), draft)
+        frame.builder.pend(lambda inner: (LoopOp(body_of(inner)),), draft)
         merge(frame, normal)
         try:
             orelse()
@@ -420,7 +414,7 @@ def _evaluate_body(
         if condition is not True:
             with frame.builder.into([]) as leaving:
                 normal.append(Exit(frame.builder.gap(), dict(frame.locals)))
-                frame.builder.emit(BreakStatement())
+                frame.builder.emit(BreakOp())
             if condition is False:
                 frame.builder.pend(lambda inner: inner, leaving)
                 raise PathEnds

@@ -36,16 +36,16 @@ from stretto.batching.frontend.walks import (
     iterate,
     plan_of,
 )
-from stretto.batching.types import (
+from stretto.call.eager import RequiresGrad
+from stretto.ir.types import (
     DictType,
-    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
+    TensorType,
     union,
 )
-from stretto.call.eager import RequiresGrad
 
 # ---- Methods of dicts.
 
@@ -261,19 +261,19 @@ def tensor_method(
     frame: Frame, name: str, owner: Dynamic, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
     kind = owner.type
-    assert isinstance(kind, InstanceTensorType)
+    assert isinstance(kind, TensorType)
     if _is_harmless(name):
         return owner
     match name:
         case "item":
             return read_number(frame, owner, object)
         case "size":
-            shape = torch.Size(kind.shape)
+            shape = torch.Size(kind.static_shape())
             return Static(shape[constant(args[0])] if args else shape)
         case "dim" | "ndimension":
             return Static(len(kind.shape))
         case "numel" | "nelement":
-            return Static(torch.Size(kind.shape).numel())
+            return Static(torch.Size(kind.static_shape()).numel())
         case "tolist":
             return _tolist(frame, owner, kind)
         case "is_floating_point":
@@ -302,9 +302,9 @@ def composed_method(
     return call_torch(frame, getattr(torch.Tensor, name), [owner, *args], kwargs)
 
 
-def _tolist(frame: Frame, owner: Dynamic, kind: InstanceTensorType) -> Value:
+def _tolist(frame: Frame, owner: Dynamic, kind: TensorType) -> Value:
     """Return the numbers of a small vector, each read separately."""
-    shape = list(kind.shape)
+    shape: list[int] = [*kind.static_shape()]
     if not shape:
         return read_number(frame, owner, object)
     if len(shape) > 1 or shape[0] > 64:
@@ -344,7 +344,7 @@ def rows_method(
 
 def _item_of(frame: Frame, value: Value) -> Value:
     given = frame.dynamic(value)
-    if isinstance(given.type, InstanceTensorType) and given.type.shape:
+    if isinstance(given.type, TensorType) and given.type.shape:
         frame.refuse("tolist() is supported for tensors of one dim only")
     return read_number(frame, given, object)
 
@@ -379,7 +379,7 @@ def call_method(
             return dict_method(frame, name, owner, args)
         case Dynamic(_, RecordType() as kind):
             return fixed_dict_method(frame, name, owner, kind, args)
-        case Dynamic(_, InstanceTensorType()):
+        case Dynamic(_, TensorType()):
             return tensor_method(frame, name, owner, args, kwargs)
         case Dynamic(_, RowsType()):
             return rows_method(frame, name, owner, args, kwargs)

@@ -21,20 +21,20 @@ from stretto.batching.frontend.evaluation import Evaluation
 from stretto.batching.frontend.frame import tensor_type
 from stretto.batching.frontend.guards import ABSENT, in_class
 from stretto.batching.frontend.values import scalar_type
-from stretto.batching.types import (
+from stretto.errors import CaptureError
+from stretto.ir.types import (
     NEVER,
+    DataType,
     DictType,
-    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
+    TensorType,
     TupleType,
-    Type,
     alternatives,
     union,
 )
-from stretto.errors import CaptureError
 
 _LONGEST = 8
 """Tuples with more items get the type of tuples of any length."""
@@ -56,7 +56,7 @@ class Observer:
         """Objects by identity and place, kept alive so that identities stay unique."""
         self._pending: list[tuple[Any, Hashable, int, str]] = []
 
-    def observe(self, column: Sequence[Any], place: Hashable, title: str) -> Type:
+    def observe(self, column: Sequence[Any], place: Hashable, title: str) -> DataType:
         """Return the type of a parameter, from its values in several instances."""
         cell = self._evaluation.cell(("parameter", place))
         for number, value in enumerate(column):
@@ -98,11 +98,11 @@ class Observer:
             case _:
                 raise error
 
-    def _joined(self, known: Type, new: Type) -> Type:
+    def _joined(self, known: DataType, new: DataType) -> DataType:
         """Return the union of types, where tensors that differ only in their first dim become
         rows."""
         kinds = set(alternatives(known)) | set(alternatives(new))
-        tensors = [kind for kind in kinds if isinstance(kind, InstanceTensorType | RowsType)]
+        tensors = [kind for kind in kinds if isinstance(kind, TensorType | RowsType)]
         if len(tensors) > 1:
             rows = {_row(kind) for kind in tensors}
             if len(rows) == 1 and None not in rows:
@@ -110,7 +110,7 @@ class Observer:
                 kinds.add(RowsType(next(row for row in rows if row is not None)))
         return union(kinds)
 
-    def _type(self, value: Any, place: Hashable, path: str) -> Type:
+    def _type(self, value: Any, place: Hashable, path: str) -> DataType:
         kind = scalar_type(value)
         if kind is not None:
             return kind
@@ -136,7 +136,7 @@ class Observer:
             return self._dict(value, place, path)
         return self._record(value, path)
 
-    def _list(self, value: Sequence[Any], place: Hashable, path: str, is_tuple: bool) -> Type:
+    def _list(self, value: Sequence[Any], place: Hashable, path: str, is_tuple: bool) -> DataType:
         inner = (place, "items")
         if _depth(place) >= _DEEPEST:
             inner = place
@@ -145,7 +145,7 @@ class Observer:
             self._pending.append((item, inner, cell, f"{path}[{number}]"))
         return ListType(cell, is_tuple)
 
-    def _tuple(self, value: tuple[Any, ...], place: Hashable, path: str) -> Type:
+    def _tuple(self, value: tuple[Any, ...], place: Hashable, path: str) -> DataType:
         """Return the type of a tuple: an item type each if it is short; any length and one item
         type if it is long or nested deep."""
         depth = 0
@@ -161,7 +161,7 @@ class Observer:
             )
         )
 
-    def _dict(self, value: dict[Any, Any], place: Hashable, path: str) -> Type:
+    def _dict(self, value: dict[Any, Any], place: Hashable, path: str) -> DataType:
         if value and all(type(key) is str for key in value):
             number = self._evaluation.class_number(dict, "dict", tuple(value))
             return self._fields(number, value, path, lambda name: f"{path}[{name!r}]")
@@ -179,7 +179,7 @@ class Observer:
             self._pending.append((item, inner, cell, f"{path}[{key!r}]"))
         return DictType(kind, cell)
 
-    def _record(self, value: Any, path: str) -> Type:
+    def _record(self, value: Any, path: str) -> DataType:
         python = type(value)
         is_member = isinstance(value, enum.Enum)
         values = _member_fields(value) if is_member else _fields_of(value, self._known(python))
@@ -207,7 +207,7 @@ class Observer:
         number = self._evaluation.classes.find(python)
         return () if number is None else self._evaluation.classes.infos[number].fields
 
-    def _fields(self, number: int, values: dict[str, Any], path: str, shown: Any) -> Type:
+    def _fields(self, number: int, values: dict[str, Any], path: str, shown: Any) -> DataType:
         type_ = RecordType(number)
         for name, item in values.items():
             cell = self._evaluation.field_cell(type_, name)
@@ -232,7 +232,7 @@ class Observer:
             said = self._annotated(hint, ("field", number, name))
             self._evaluation.cells[cell] = union((known, said))
 
-    def _annotated(self, hint: Any, place: Hashable) -> Type:
+    def _annotated(self, hint: Any, place: Hashable) -> DataType:
         """Return the types that an annotation allows, and add them to the cells of its lists and
         classes; NEVER if they cannot be derived from it alone."""
         origin = typing.get_origin(hint)
@@ -255,7 +255,7 @@ class Observer:
             return self._class(hint)
         return NEVER
 
-    def _class(self, python: type) -> Type:
+    def _class(self, python: type) -> DataType:
         new = self._evaluation.classes.find(python) is None
         names = tuple(item.name for item in dataclasses.fields(python))
         number = self._evaluation.class_number(python, "object", names)
@@ -272,10 +272,10 @@ def _depth(place: Hashable) -> int:
     return depth
 
 
-def _row(kind: InstanceTensorType | RowsType) -> InstanceTensorType | None:
+def _row(kind: TensorType | RowsType) -> TensorType | None:
     if isinstance(kind, RowsType):
         return kind.row
-    return InstanceTensorType(kind.dtype, kind.shape[1:]) if kind.shape else None
+    return TensorType(kind.dtype, kind.shape[1:]) if kind.shape else None
 
 
 def _member_fields(member: enum.Enum) -> dict[str, Any] | None:

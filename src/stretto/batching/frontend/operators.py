@@ -38,8 +38,8 @@ from stretto.batching.frontend.values import (
     python_of,
     scalar_type,
 )
-from stretto.batching.instance_program import Literal
-from stretto.batching.types import ListType, Scalar, Type, union
+from stretto.ir.core import Literal
+from stretto.ir.types import DataType, ListType, Scalar, union
 
 _INT_ONLY = frozenset(("and", "or", "xor", "lshift", "rshift"))
 
@@ -185,7 +185,7 @@ def _repeated(frame: Frame, items: Dynamic, count: Dynamic) -> Dynamic:
     return frame.assign("repeat", made, items.operand, count.operand)
 
 
-def number_result(frame: Frame, name: str, left: Dynamic, right: Dynamic) -> Type | None:
+def number_result(frame: Frame, name: str, left: Dynamic, right: Dynamic) -> DataType | None:
     """Return the result type of an arithmetic operator on numbers; None if Python refuses it."""
     kinds = {left.type, right.type}
     if name in _INT_ONLY:

@@ -13,7 +13,7 @@ from stretto.batching.frontend.attributes import attribute
 from stretto.batching.frontend.comparisons import compare, equal
 from stretto.batching.frontend.dispatch import at, evaluate, execute, executes
 from stretto.batching.frontend.frame import Exit, Frame
-from stretto.batching.frontend.function_builder import Draft, PathEnds, scoped
+from stretto.batching.frontend.function_builder import Draft, PathEnds, if_op, scoped
 from stretto.batching.frontend.functions import BUILTINS
 from stretto.batching.frontend.items import subscript
 from stretto.batching.frontend.joins import has_type, is_instance, merge, unpacked
@@ -29,13 +29,15 @@ from stretto.batching.frontend.values import (
     python_of,
 )
 from stretto.batching.frontend.walks import listed
-from stretto.batching.instance_program import IfStatement, LeaveStatement, Operand
-from stretto.batching.types import (
+from stretto.ir.core import Operand
+from stretto.ir.data import LeaveOp
+from stretto.ir.ops import IfOp
+from stretto.ir.types import (
+    DataType,
     ListType,
     RecordType,
     Scalar,
     TupleType,
-    Type,
     alternatives,
     union,
 )
@@ -100,7 +102,7 @@ class _Case:
             self.require(truth(frame, evaluate(frame, self.case.guard)))
         execute(frame, self.case.body)
         self.ends.append(Exit(frame.builder.gap(), frame.locals))
-        frame.builder.emit(LeaveStatement(self.end))
+        frame.builder.emit(LeaveOp(self.end))
 
     def _rest(self, subject: Value) -> Value:
         """Return the subject with the types that remain after a case that only tests a class."""
@@ -125,7 +127,7 @@ class _Case:
         missing: Draft = []
         with frame.builder.into(missing):
             self.misses.append(Exit(frame.builder.gap(), {}))
-            frame.builder.emit(LeaveStatement(self.label))
+            frame.builder.emit(LeaveOp(self.label))
         if condition is False:
             frame.builder.pend(lambda body: body, missing)
             raise PathEnds
@@ -134,7 +136,7 @@ class _Case:
     def holds(self, value: Value) -> None:
         self.require(truth(self.frame, value))
 
-    def only(self, subject: Value, wanted: Callable[[Type], bool]) -> Value:
+    def only(self, subject: Value, wanted: Callable[[DataType], bool]) -> Value:
         """Return the subject as one of the wanted types; leave the case for other types."""
         if not isinstance(subject, Dynamic):
             self.require(wanted(self.frame.type_of(subject)))
@@ -240,7 +242,7 @@ class _Case:
             frame.refuse("the keys of a pattern must be the same for all instances")
         names = [python_of(key) for key in keys]
 
-        def fits(kind: Type) -> bool:
+        def fits(kind: DataType) -> bool:
             if not isinstance(kind, RecordType):
                 return False
             info = frame.evaluation.info(kind)
@@ -275,7 +277,7 @@ class _Case:
             try:
                 self.fit(pattern, subject)
                 self.ends.append(Exit(frame.builder.gap(), frame.locals))
-                frame.builder.emit(LeaveStatement(self.end))
+                frame.builder.emit(LeaveOp(self.end))
             except PathEnds:
                 pass
         label = self.label
@@ -285,15 +287,15 @@ class _Case:
         merge(frame, self.misses)
 
 
-def _unless(condition: Operand) -> Callable[..., tuple[IfStatement, ...]]:
-    return lambda body: (IfStatement(condition, (), body),)
+def _unless(condition: Operand) -> Callable[..., tuple[IfOp, ...]]:
+    return lambda body: (if_op(condition, (), body),)
 
 
 def _fits_all(pattern: ast.pattern) -> bool:
     return isinstance(pattern, ast.MatchAs) and pattern.pattern is None
 
 
-def _is_sequence(frame: Frame, kind: Type) -> bool:
+def _is_sequence(frame: Frame, kind: DataType) -> bool:
     if isinstance(kind, RecordType):
         return frame.evaluation.info(kind).kind == "namedtuple"
     return isinstance(kind, ListType | TupleType)
@@ -365,7 +367,7 @@ def _static_owner(frame: Frame, node: ast.expr) -> Any:
             return None
 
 
-def _keep(frame: Frame, name: str, wanted: Callable[[Type], bool]) -> None:
+def _keep(frame: Frame, name: str, wanted: Callable[[DataType], bool]) -> None:
     value = frame.locals.get(name)
     if not isinstance(value, Dynamic):
         return

@@ -51,14 +51,14 @@ from stretto.batching.frontend.walks import (
     members,
     plan_of,
 )
-from stretto.batching.instance_program import Operand
-from stretto.batching.types import (
+from stretto.ir.core import Operand
+from stretto.ir.types import (
     DictType,
-    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
+    TensorType,
     TupleType,
     alternatives,
     union,
@@ -97,7 +97,7 @@ def _length(frame: Frame, value: Dynamic) -> Value:
     match value.type:
         case TupleType(items):
             return Static(len(items))
-        case InstanceTensorType(_, shape) if shape:
+        case TensorType(_, shape) if shape:
             return Static(shape[0])
         case RecordType() as kind:
             info = frame.evaluation.info(kind)

@@ -14,7 +14,7 @@ from stretto.batching.frontend.dispatch import at
 from stretto.batching.frontend.frame import Frame
 from stretto.batching.frontend.guards import note_cell, note_function
 from stretto.batching.frontend.values import Closure, Static, Value
-from stretto.frontends.python.source.rewrite import definition_of
+from stretto.frontends.python.source.definitions import definition_of
 from stretto.frontends.python.source.syntax_trees import child_nodes, every_node, stores
 
 # ---- Variables that a nested function assigns (`nonlocal`): each becomes a one-item list, its box.

@@ -34,14 +34,10 @@ from stretto.batching.frontend.values import (
     Value,
 )
 from stretto.batching.frontend.walks import extend, listed, loop_over, plan_of
-from stretto.batching.instance_program import (
-    BreakStatement,
-    ContinueStatement,
-    LeaveStatement,
-    Literal,
-)
-from stretto.batching.types import ListType, Scalar, TupleType, alternatives
 from stretto.frontends.python.source.syntax_trees import stores
+from stretto.ir.core import Literal
+from stretto.ir.data import BreakOp, ContinueOp, LeaveOp
+from stretto.ir.types import ListType, Scalar, TupleType, alternatives
 
 
 @executes(ast.Expr)
@@ -126,24 +122,24 @@ def _for(frame: Frame, node: ast.For) -> None:
 @executes(ast.Break)
 def _break(frame: Frame, node: ast.Break) -> None:
     loop = frame.loops[-1]
-    _jump(frame, loop.breaks, loop.break_label, BreakStatement())
+    _jump(frame, loop.breaks, loop.break_label, BreakOp())
 
 
 @executes(ast.Continue)
 def _continue(frame: Frame, node: ast.Continue) -> None:
     loop = frame.loops[-1]
-    _jump(frame, loop.continues, loop.continue_label, ContinueStatement())
+    _jump(frame, loop.continues, loop.continue_label, ContinueOp())
 
 
 def _jump(
     frame: Frame,
     exits: list[Exit],
     label: int | None,
-    statement: BreakStatement | ContinueStatement,
+    statement: BreakOp | ContinueOp,
 ) -> NoReturn:
     """Leave the iteration by a jump to `label`, or by `statement` if there is no label."""
     exits.append(Exit(frame.builder.gap(), frame.locals))
-    frame.builder.emit(statement if label is None else LeaveStatement(label))
+    frame.builder.emit(statement if label is None else LeaveOp(label))
     raise PathEnds
 
 

@@ -32,18 +32,13 @@ from stretto.batching.frontend.values import (
     constant,
     is_static,
 )
-from stretto.batching.instance_program import (
-    Composition,
-    Literal,
-    OperandPlaceholder,
-    Operation,
-    Variable,
-    filled,
-)
-from stretto.batching.types import (
-    InstanceTensorType,
+from stretto.batching.instance_program import Composition, filled
+from stretto.ir.core import Literal, Variable
+from stretto.ir.data import OperandPlaceholder, Operation
+from stretto.ir.types import (
     RowsType,
     Scalar,
+    TensorType,
     TupleType,
     UnionType,
     alternatives,
@@ -259,7 +254,7 @@ def _argument(frame: Frame, value: Value, arguments: Arguments) -> Any:
         case SliceValue(start, stop, step):
             return slice(*(_argument(frame, item, arguments) for item in (start, stop, step)))
         case Dynamic(_, type_):
-            if isinstance(type_, InstanceTensorType | RowsType) or type_ in NUMBERS:
+            if isinstance(type_, TensorType | RowsType) or type_ in NUMBERS:
                 return arguments.add(value)
             if type_ is Scalar.NONE:
                 return None
@@ -290,7 +285,7 @@ def _size_of(value: Value) -> int | None:
     match value:
         case Static(torch.Tensor() as tensor) if tensor.ndim:
             return tensor.shape[0]
-        case Dynamic(_, InstanceTensorType(_, (int(size), *_))):
+        case Dynamic(_, TensorType(_, (int(size), *_))):
             return size
         case _:
             return None

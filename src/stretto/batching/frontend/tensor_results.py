@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, NoReturn
 
 import torch
@@ -22,28 +23,20 @@ from stretto.batching.frontend.values import (
     TupleValue,
     Value,
 )
-from stretto.batching.instance_program import (
-    Composition,
-    Literal,
-    Operand,
-    OperandPlaceholder,
-    OperateStatement,
-    Operation,
-    Variable,
-    call_operation,
-    leaf_of,
-)
+from stretto.batching.instance_program import Composition, call_operation, leaf_of
 from stretto.batching.levels.tables import short_errors, trial
-from stretto.batching.types import (
-    InstanceTensorType,
+from stretto.errors import CaptureError
+from stretto.ir.core import Literal, Operand, Variable
+from stretto.ir.data import OperandPlaceholder, OperateOp, Operation
+from stretto.ir.types import (
+    DataType,
+    DType,
     RowsType,
     Scalar,
-    Type,
+    TensorType,
     UnionType,
     alternatives,
 )
-from stretto.errors import CaptureError
-from stretto.ir.types import DType
 
 # ---- Operands of tensor operators.
 
@@ -55,7 +48,7 @@ def is_tensor_like(value: Value) -> bool:
     """Return True if a value may be a tensor of the instance, or contains one."""
     match value:
         case Dynamic(_, type_):
-            return any(isinstance(x, InstanceTensorType | RowsType) for x in alternatives(type_))
+            return any(isinstance(x, TensorType | RowsType) for x in alternatives(type_))
         case Composed():
             return True
         case TupleValue(items):
@@ -78,11 +71,8 @@ def holds_tensor(*values: Value) -> bool:
     return any(isinstance(v, Static) and isinstance(v.value, torch.Tensor) for v in values)
 
 
-def elements(kind: InstanceTensorType) -> int:
-    total = 1
-    for dim in kind.shape:
-        total *= dim
-    return total
+def elements(kind: TensorType) -> int:
+    return prod(kind.static_shape())
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +118,7 @@ def results_of(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: tuple[tuple[str, Any], ...],
-    types: tuple[Type, ...],
+    types: tuple[DataType, ...],
 ) -> Results:
     """Return the results of a function for operand types. It is called with two values for each
     number that the instance decides, and two lengths of rows: result types may not depend on
@@ -174,7 +164,7 @@ def _size_of_number() -> SizeOfNumber:
 
 
 def _returns_other_sizes(
-    call: Callable[[int, int], Results], length: int, types: Sequence[Type]
+    call: Callable[[int, int], Results], length: int, types: Sequence[DataType]
 ) -> bool:
     """Return True if a function that raises for the number 0, as a step or a bound, returns
     tensors whose sizes depend on the number."""
@@ -207,11 +197,8 @@ def _of_any_length(call: Callable[[int], Results], length: int, least: int) -> R
     if len(made.leaves) != len(longer.leaves):
         raise CaptureError(_OTHER_SIZE[0], remedy=_OTHER_SIZE[1])
     leaves = tuple(
-        RowsType(InstanceTensorType(one.dtype, one.shape[1:]))
-        if isinstance(one, InstanceTensorType)
-        and one.shape
-        and one != two
-        and one.shape[0] == length
+        RowsType(TensorType(one.dtype, one.shape[1:]))
+        if isinstance(one, TensorType) and one.shape and one != two and one.shape[0] == length
         else one
         for one, two in zip(made.leaves, longer.leaves, strict=True)
     )
@@ -228,7 +215,7 @@ def _other_size(made: Results, other: Results, error: CaptureError) -> CaptureEr
     """Return the error for results that depend on a length: OtherSize if only their sizes do, else
     `error`."""
     kinds = [
-        [(x.dtype, len(x.shape)) if isinstance(x, InstanceTensorType) else x for x in one.leaves]
+        [(x.dtype, len(x.shape)) if isinstance(x, TensorType) else x for x in one.leaves]
         for one in (made, other)
     ]
     if kinds[0] != kinds[1] or str(made.structure) != str(other.structure):
@@ -251,7 +238,7 @@ def _check_length(found: Results, made: Results, length: int) -> None:
 
 def _with_length(leaf: Any, length: int) -> Any:
     if isinstance(leaf, RowsType):
-        return InstanceTensorType(leaf.row.dtype, (length, *leaf.row.shape))
+        return TensorType(leaf.row.dtype, (length, *leaf.row.shape))
     return leaf
 
 
@@ -259,7 +246,7 @@ def error_of_lengths(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: tuple[tuple[str, Any], ...],
-    types: Sequence[Type],
+    types: Sequence[DataType],
     other: int,
 ) -> BaseException | None:
     """Return the error raised if operand `other` has another number of rows than the others, None
@@ -278,7 +265,7 @@ def _called(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: tuple[tuple[str, Any], ...],
-    types: Sequence[Type],
+    types: Sequence[DataType],
     number: int,
     length: int,
 ) -> Results:
@@ -293,11 +280,11 @@ def _called(
 
 
 def _example_operand(
-    type_: Type, make: Callable[..., torch.Tensor], number: int, length: int
+    type_: DataType, make: Callable[..., torch.Tensor], number: int, length: int
 ) -> Any:
     """Return an example operand of a type; `make` creates a tensor of a shape."""
     match type_:
-        case InstanceTensorType(dtype, shape):
+        case TensorType(dtype, shape):
             return make(shape, dtype=dtype.torch)
         case RowsType(row):
             return make((length, *row.shape), dtype=row.dtype.torch)
@@ -315,11 +302,11 @@ def _leaf(leaf: Any) -> Any:
             dtype = DType.from_torch(leaf.dtype)
         except KeyError:
             raise CaptureError(f"a tensor of dtype {leaf.dtype} cannot be batched") from None
-        return InstanceTensorType(dtype, tuple(int(dim) for dim in leaf.shape))
+        return TensorType(dtype, tuple(int(dim) for dim in leaf.shape))
     return leaf
 
 
-# ---- A call of a torch function on operands of the instance, and its `OperateStatement`.
+# ---- A call of a torch function on operands of the instance, and its `OperateOp`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,21 +357,19 @@ def results(frame: Frame, call: TorchCall) -> Value:
         stop_where(frame, test.operand, type(error), str(error))
     if isinstance(made.error, OtherSize):
         return _composed(frame, call, made, made.error)
-    types = tuple(leaf for leaf in made.leaves if isinstance(leaf, InstanceTensorType | RowsType))
+    types = tuple(leaf for leaf in made.leaves if isinstance(leaf, TensorType | RowsType))
     name = call.name.strip("_").lower()
     targets = tuple(frame.builder.variable(name, type_) for type_ in types)
     if targets:
         operation = Operation(call.function, call.args, call.kwargs, types, frame.location)
         operands = tuple(value.operand for value in call.operands)
-        frame.builder.emit(OperateStatement(targets, operation, operands))
+        frame.builder.emit(OperateOp(operation, operands, results=targets))
     for target in targets:
         if isinstance(target.type, RowsType):
             frame.evaluation.note_same_length(target, length_representative(frame, rows[0]))
     found = iter(targets)
     leaves: list[Value] = [
-        Dynamic(next(found), leaf)
-        if isinstance(leaf, InstanceTensorType | RowsType)
-        else Static(leaf)
+        Dynamic(next(found), leaf) if isinstance(leaf, TensorType | RowsType) else Static(leaf)
         for leaf in made.leaves
     ]
     return _structured(frame, leaves, made.structure)
@@ -408,7 +393,7 @@ def _composed(frame: Frame, call: TorchCall, made: Results, refusal: CaptureErro
     count = len(call.operands)
     leaves = list[Value]()
     for number, leaf in enumerate(made.leaves):
-        if not isinstance(leaf, InstanceTensorType):
+        if not isinstance(leaf, TensorType):
             leaves.append(Static(leaf))
             continue
         last = OperandPlaceholder(count + len(steps) - 1)

@@ -25,23 +25,24 @@ from stretto.batching.frontend.values import (
     constant,
     scalar_type,
 )
-from stretto.batching.instance_program import Literal, Operand, ReadStatement, Variable
-from stretto.batching.types import (
+from stretto.ir.core import Literal, Operand, Variable
+from stretto.ir.data import ReadOp
+from stretto.ir.types import (
+    DataType,
     DictType,
-    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
+    TensorType,
     TupleType,
-    Type,
     alternatives,
 )
 
 # ---- New lists and their items.
 
 
-def item_type(frame: Frame, type_: Type) -> Type:
+def item_type(frame: Frame, type_: DataType) -> DataType:
     """Return the type of the items of a list or of rows; refuse other types."""
     match type_:
         case RowsType(row):
@@ -89,9 +90,9 @@ def read_number(frame: Frame, value: Value, wanted: type) -> Value:
     """Read the number in a tensor of one element, converted by `wanted`: bool, int or float, or
     unconverted, as `.item()` does, if it is NoneType. Ends the instance with RuntimeError if
     the tensor has several elements."""
-    given = frame.expect(frame.dynamic(value), InstanceTensorType, "a tensor is needed here")
+    given = frame.expect(frame.dynamic(value), TensorType, "a tensor is needed here")
     kind = given.type
-    if not isinstance(kind, InstanceTensorType):
+    if not isinstance(kind, TensorType):
         return each_type(frame, given, lambda one: read_number(frame, one, wanted))
     if any(dim != 1 for dim in kind.shape):
         frame.stop(
@@ -103,7 +104,7 @@ def read_number(frame: Frame, value: Value, wanted: type) -> Value:
     type_ = Scalar.BOOL if kind.dtype.value == "bool" else Scalar.INT
     type_ = Scalar.FLOAT if kind.dtype.is_float else type_
     target = frame.builder.variable("value", type_)
-    frame.builder.emit(ReadStatement(target, given.operand, frame.location))
+    frame.builder.emit(ReadOp(given.operand, results=(target,), location=frame.location))
     return converted(frame, Dynamic(target, type_), wanted)
 
 
@@ -124,7 +125,7 @@ def converted(frame: Frame, value: Dynamic, wanted: type) -> Value:
 _PLAIN = frozenset((Scalar.STR, Scalar.INT, Scalar.BOOL, Scalar.NONE))
 
 
-def is_plain(type_: Type) -> bool:
+def is_plain(type_: DataType) -> bool:
     """Return True if str(x) of such a value can be computed by the primitive `text`."""
     return all(kind in _PLAIN for kind in alternatives(type_))
 
@@ -223,7 +224,7 @@ def _truth_value(frame: Frame, value: Dynamic) -> bool | Operand:
 
 def _true(frame: Frame, value: Dynamic) -> Value:
     match value.type:
-        case InstanceTensorType():
+        case TensorType():
             return read_number(frame, value, bool)
         case RecordType() as kind:
             python = frame.evaluation.info(kind).python

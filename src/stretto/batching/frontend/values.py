@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from stretto.batching.instance_program import Composition, Literal, Operand
-from stretto.batching.types import Scalar, Type
+from stretto.batching.instance_program import Composition
 from stretto.errors import CaptureError
-from stretto.ir.types import DType
+from stretto.ir.core import Literal, Operand
+from stretto.ir.types import DataType, DType, Scalar
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +33,7 @@ class Dynamic:
     """A value that differs from instance to instance."""
 
     operand: Operand
-    type: Type
+    type: DataType
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class ChoiceValue:
 
     options: tuple[tuple[int, Value], ...]
     index: Dynamic
-    known: Type
+    known: DataType
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,16 +37,17 @@ from stretto.batching.frontend.values import (
     is_static,
     python_of,
 )
-from stretto.batching.instance_program import AssignStatement, Literal, Operand, Variable
-from stretto.batching.types import (
+from stretto.ir.core import Literal, Operand, Variable
+from stretto.ir.data import AssignOp
+from stretto.ir.types import (
+    DataType,
     DictType,
-    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
+    TensorType,
     TupleType,
-    Type,
     UnionType,
     alternatives,
     union,
@@ -294,7 +295,7 @@ def loop_over(
         current = frame.assign("copy", Scalar.INT, zero.operand, name="i")
 
         assert isinstance(zero.operand, Variable)
-        frame.builder.emit(AssignStatement(zero.operand, "add", (current.operand, Literal(1))))
+        frame.builder.emit(AssignOp("add", (current.operand, Literal(1)), results=(zero.operand,)))
         step(plan.item(frame, current))
 
     dynamic_loop(frame, stored, head, body, orelse)
@@ -382,16 +383,17 @@ def _static_plan(frame: Frame, item: Any) -> IterationPlan:
     return KnownPlan([Static(part) for part in items])
 
 
-def _dynamic_plan(frame: Frame, value: Dynamic, type_: Type) -> IterationPlan:
+def _dynamic_plan(frame: Frame, value: Dynamic, type_: DataType) -> IterationPlan:
     impossible(frame, type_)
     if all(isinstance(kind, ListType | RowsType) for kind in alternatives(type_)):
         return ItemsPlan(value)
     match type_:
         case TupleType():
             return KnownPlan(unpacked(frame, value, type_))
-        case InstanceTensorType(_, shape) if shape:
-            return KnownPlan([getitem(frame, value, Static(i)) for i in range(shape[0])])
-        case InstanceTensorType():
+        case TensorType() as kind if kind.shape:
+            length = kind.static_shape()[0]
+            return KnownPlan([getitem(frame, value, Static(i)) for i in range(length)])
+        case TensorType():
             frame.stop(TypeError, "iteration over a 0-d tensor")
         case DictType(key, _):
             cell = frame.evaluation.cell(frame.site("keys"))

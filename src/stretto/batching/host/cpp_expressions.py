@@ -9,19 +9,21 @@ from math import isinf, isnan
 import torch
 
 from stretto.batching.host.tables import ProgramLayout
-from stretto.batching.instance_program import AssignStatement, InstanceProgram, Literal, Operand
-from stretto.batching.types import (
+from stretto.batching.instance_program import InstanceProgram
+from stretto.errors import CodegenError
+from stretto.ir.core import Literal, Operand
+from stretto.ir.data import AssignOp
+from stretto.ir.types import (
+    DataType,
     DictType,
-    InstanceTensorType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
+    TensorType,
     TupleType,
-    Type,
     alternatives,
 )
-from stretto.errors import CodegenError
 
 # ---- C++ expressions of the host program, each with the form of its value.
 #
@@ -73,7 +75,7 @@ def zero(form: str) -> str:
     return _ZERO[form]
 
 
-def form_of(type_: Type) -> str:
+def form_of(type_: DataType) -> str:
     """Return the form in which a variable of a type is stored."""
     match type_:
         case Scalar.BOOL:
@@ -82,7 +84,7 @@ def form_of(type_: Type) -> str:
             return "i"
         case Scalar.FLOAT:
             return "f"
-        case InstanceTensorType():
+        case TensorType():
             return "t"
         case _:
             return "v"
@@ -193,7 +195,7 @@ class Expressions:
     layout: ProgramLayout
     operand: Callable[[Operand], CppTerm]
 
-    def of(self, statement: AssignStatement, site: int) -> CppTerm:
+    def of(self, statement: AssignOp, site: int) -> CppTerm:
         """Return the value that an Assign computes; `site` is its number in errors."""
         op, detail = statement.op, statement.detail
         args = [self.operand(arg) for arg in statement.args]
@@ -241,7 +243,7 @@ class Expressions:
             case _:
                 return _scalar(statement, args, site)
 
-    def test(self, term: CppTerm, types: Sequence[Type]) -> str:
+    def test(self, term: CppTerm, types: Sequence[DataType]) -> str:
         """Return a C++ test that a value has one of some types."""
         found = [item for type_ in types for item in alternatives(type_)]
         if term.form in _FORM_SCALARS:
@@ -249,11 +251,11 @@ class Expressions:
         tests = [self._is(term.to("v"), item) for item in found]
         return f"({' || '.join(tests)})" if tests else "false"
 
-    def _is(self, value: str, type_: Type) -> str:
+    def _is(self, value: str, type_: DataType) -> str:
         match type_:
             case Scalar():
                 return f"{value}.kind == {_SCALAR_KINDS[type_]}"
-            case InstanceTensorType():
+            case TensorType():
                 pool = self.layout.pool(type_)
                 place = f"run.tensors[({value}).i].pool"
                 return (
@@ -358,7 +360,7 @@ def _item(operand: Operand, value: CppTerm, place: int, site: int) -> CppTerm:
     return CppTerm(call("at", "run", str(site), value.to("v"), f"INT64_C({place})"), "v")
 
 
-def _scalar(statement: AssignStatement, args: list[CppTerm], site: int) -> CppTerm:
+def _scalar(statement: AssignOp, args: list[CppTerm], site: int) -> CppTerm:
     """Return the term of arithmetic, comparisons and other primitives on scalars. Raises
     CodegenError for an unknown primitive."""
     op, forms = statement.op, "".join(arg.form for arg in args)
@@ -447,7 +449,7 @@ def _extreme(op: str, args: list[CppTerm], site: int) -> CppTerm:
     return CppTerm(f"({call(test, 'run', str(site), b, a)} ? {b} : {a})", "v")
 
 
-def _identity(statement: AssignStatement, args: list[CppTerm]) -> CppTerm:
+def _identity(statement: AssignOp, args: list[CppTerm]) -> CppTerm:
     for arg, other in zip(args, reversed(statement.args), strict=True):
         if isinstance(other, Literal) and other.value is None:
             return CppTerm(f"({arg.text}.kind == kNone)" if arg.form == "v" else "false", "b")
@@ -457,7 +459,7 @@ def _identity(statement: AssignStatement, args: list[CppTerm]) -> CppTerm:
     return CppTerm(call("is_same", first.to("v"), second.to("v")), "b")
 
 
-def _math(statement: AssignStatement, args: list[CppTerm], site: int) -> CppTerm:
+def _math(statement: AssignOp, args: list[CppTerm], site: int) -> CppTerm:
     name = statement.detail
     where = ("run", str(site))
     if name in _MATH_INT and args[0].form in INTEGERS:

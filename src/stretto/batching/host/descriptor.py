@@ -10,19 +10,20 @@ from math import prod
 from stretto.batching.host.cpp_expressions import form_of
 from stretto.batching.host.places import is_stored
 from stretto.batching.host.tables import BlockLayout, ProgramLayout
-from stretto.batching.instance_program import AssignStatement, ClassInfo, InstanceProgram, walk
-from stretto.batching.types import (
+from stretto.batching.instance_program import ClassInfo, InstanceProgram
+from stretto.ir.data import AssignOp
+from stretto.ir.types import (
+    DataType,
     DictType,
-    InstanceTensorType,
+    DType,
     ListType,
     RecordType,
     RowsType,
     Scalar,
+    TensorType,
     TupleType,
-    Type,
     alternatives,
 )
-from stretto.ir.types import DType
 
 # ---- Objects of instances that cannot change, so that they are read once, not in each batch.
 
@@ -51,10 +52,10 @@ class Frozen:
             if (len(self.classes), self.tuples, len(self._cells)) == known:
                 return
 
-    def _is_frozen(self, type_: Type) -> bool:
+    def _is_frozen(self, type_: DataType) -> bool:
         return all(map(self._is_one_frozen, alternatives(type_)))
 
-    def _is_one_frozen(self, type_: Type) -> bool:
+    def _is_one_frozen(self, type_: DataType) -> bool:
         match type_:
             case Scalar():
                 return True
@@ -67,9 +68,9 @@ class Frozen:
             case _:
                 return False
 
-    def _tuple_types(self) -> Iterable[Type]:
+    def _tuple_types(self) -> Iterable[DataType]:
         """Yield all types of tuples that instances may have."""
-        pending = [parameter.type for parameter in self._program.functions[0].parameters]
+        pending = [parameter.type for parameter in self._program.main.parameters]
         pending += self._program.cells
         while pending:
             for type_ in alternatives(pending.pop()):
@@ -94,7 +95,7 @@ def _is_fixed(info: ClassInfo) -> bool:
 
 
 UNREAD = -1
-"""Type number in the tables of a field that is not read."""
+"""DataType number in the tables of a field that is not read."""
 
 _COMPARING = frozenset(("eq", "ne", "contains", "index"))
 
@@ -102,8 +103,8 @@ _COMPARING = frozenset(("eq", "ne", "contains", "index"))
 def unread_fields(program: InstanceProgram) -> list[frozenset[str]]:
     """Return for each class the fields that no statement gets, sets, tests or compares. Named
     tuples have none, since they are tuples, whose items may be read by position."""
-    statements = [item for function in program.functions for item in walk(function.body)]
-    assigned = [item for item in statements if isinstance(item, AssignStatement)]
+    statements = list(program.walk())
+    assigned = [item for item in statements if isinstance(item, AssignOp)]
     read = program.tested | {item.detail for item in assigned if item.op in ("get", "set")}
     compares = any(item.op in _COMPARING for item in assigned)
     return [
@@ -159,7 +160,7 @@ def descriptor(program: InstanceProgram, layout: ProgramLayout, reads: bool) -> 
     """Return the text of the tables, and of `info`, which refers to all of them. reads: True if
     the program has a Read. `f0` is the program's first function."""
     types = _Types(program, layout)
-    parameters = [types.number(x.type) for x in program.functions[0].parameters]
+    parameters = [types.number(x.type) for x in program.main.parameters]
     unread = unread_fields(program)
     classes = [
         [
@@ -225,7 +226,7 @@ def descriptor(program: InstanceProgram, layout: ProgramLayout, reads: bool) -> 
 
 
 def _forms(program: InstanceProgram) -> list[str]:
-    return [form_of(parameter.type) for parameter in program.functions[0].parameters]
+    return [form_of(parameter.type) for parameter in program.main.parameters]
 
 
 def _array(type_: str, name: str, items: Sequence[object], comment: str = "") -> str:
@@ -248,7 +249,7 @@ def _block(number: int, block: BlockLayout) -> list[str]:
     inputs = list[str]()
     for type_ in block.inputs:
         match type_:
-            case InstanceTensorType():
+            case TensorType():
                 kind = 0
             case RowsType():
                 kind = 1
@@ -277,7 +278,7 @@ class _Types:
     def __init__(self, program: InstanceProgram, layout: ProgramLayout) -> None:
         self._program = program
         self._layout = layout
-        self._numbers: dict[Type, int] = {}
+        self._numbers: dict[DataType, int] = {}
         self._lines: list[str] = []
         self._infos: dict[int, str] = {}
 
@@ -285,7 +286,7 @@ class _Types:
     def count(self) -> int:
         return len(self._numbers)
 
-    def number(self, type_: Type) -> int:
+    def number(self, type_: DataType) -> int:
         if type_ in self._numbers:
             return self._numbers[type_]
         number = self._numbers[type_] = len(self._numbers)
@@ -300,9 +301,9 @@ class _Types:
         self._infos[number] = f"{{{scalars}, {len(items)}, alternatives{number}}}"
         return number
 
-    def _alternative(self, type_: Type, name: str) -> str:
+    def _alternative(self, type_: DataType, name: str) -> str:
         match type_:
-            case InstanceTensorType():
+            case TensorType():
                 return f"{{kTensor, {self._pool(type_)}, 0, nullptr}}"
             case RowsType(row):
                 return f"{{kRows, {self._pool(row)}, 0, nullptr}}"
@@ -321,7 +322,7 @@ class _Types:
             case _:
                 raise AssertionError("scalars and unions are not alternatives of a union")
 
-    def _pool(self, type_: InstanceTensorType) -> int:
+    def _pool(self, type_: TensorType) -> int:
         pool = self._layout.pool(type_)
         assert pool is not None, "the layout has the types of all tensors in instances"
         return pool

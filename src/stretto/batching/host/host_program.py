@@ -27,17 +27,13 @@ import torch
 from stretto.batching.host.native import PythonClasses, library_of, mismatch, tensor_object
 from stretto.batching.host.printer import print_program
 from stretto.batching.host.tables import layout
-from stretto.batching.instance_program import (
-    AssignStatement,
-    InstanceProgram,
-    RaiseStatement,
-    ReadStatement,
-    Statement,
-)
+from stretto.batching.instance_program import InstanceProgram
 from stretto.batching.levels.tables import Tables
 from stretto.batching.primitives import OVERFLOW, apply
-from stretto.batching.types import Scalar
 from stretto.errors import RunError, SourceLocation
+from stretto.ir.core import Op
+from stretto.ir.data import AssignOp, RaiseOp, ReadOp
+from stretto.ir.types import Scalar
 from stretto.options import Options
 from stretto.runtime.cache import content_key
 from stretto.runtime.compiler import compile_shared
@@ -52,7 +48,7 @@ _READ: dict[Any, type] = {Scalar.BOOL: bool, Scalar.INT: int, Scalar.FLOAT: floa
 
 def exception(
     program: InstanceProgram,
-    statement: Statement | None,
+    statement: Op | None,
     code: int,
     arguments: tuple[Any, ...],
     instance: int,
@@ -92,24 +88,24 @@ def exception(
 
 def _raised(
     program: InstanceProgram,
-    statement: Statement,
+    statement: Op,
     arguments: tuple[Any, ...],
     location: SourceLocation | None,
 ) -> BaseException:
     """Return the exception that the statement raises in Python; a RunError if it raises none."""
-    if isinstance(statement, RaiseStatement):
+    if isinstance(statement, RaiseOp):
         return _own(statement, arguments)
     try:
-        if isinstance(statement, ReadStatement):
+        if isinstance(statement, ReadOp):
             _READ[statement.target.type](*arguments)
-        elif isinstance(statement, AssignStatement):
+        elif isinstance(statement, AssignOp):
             if len(arguments) == len(statement.args):
                 apply(program, statement.op, statement.detail, list(arguments))
             else:
                 raise TypeError(f"a number is needed, not {type(arguments[0]).__name__}")
     except Exception as error:
         return error.with_traceback(None)
-    what = statement.op if isinstance(statement, AssignStatement) else type(statement).__name__
+    what = statement.op if isinstance(statement, AssignOp) else type(statement).__name__
     return RunError(
         f"`{what}` cannot be computed per instance for values of these types: "
         + ", ".join(type(argument).__name__ for argument in arguments),
@@ -117,13 +113,13 @@ def _raised(
     )
 
 
-def _own(statement: RaiseStatement, arguments: tuple[Any, ...]) -> BaseException:
+def _own(statement: RaiseOp, arguments: tuple[Any, ...]) -> BaseException:
     """Return the exception of a `raise` in the user's code."""
-    if not statement.parts:
+    if not statement.message:
         return statement.exception()
     values = iter(arguments)
     try:
-        texts = [part if isinstance(part, str) else str(next(values)) for part in statement.parts]
+        texts = [part if isinstance(part, str) else str(next(values)) for part in statement.message]
         return statement.exception("".join(texts))
     except Exception as error:
         return error.with_traceback(None)
@@ -248,7 +244,7 @@ class Flat:
     handle: int = 0
 
     def __init__(self, host: HostProgram, columns: list[list[Any]], kept: int) -> None:
-        if len(columns) != len(host.program.functions[0].parameters):
+        if len(columns) != len(host.program.main.parameters):
             raise ValueError("flatten: there must be a column for each parameter")
         if len({len(column) for column in columns}) > 1:
             raise ValueError("flatten: all columns must have the same length")

@@ -22,13 +22,13 @@ from stretto.batching.host.places import (
 from stretto.batching.host.tables import tensor_type
 from stretto.batching.instance_program import ClassInfo, InstanceProgram
 from stretto.batching.primitives import has_type
-from stretto.batching.types import (
+from stretto.ir.types import (
+    DataType,
     DictType,
     ListType,
     RecordType,
     Scalar,
     TupleType,
-    Type,
     alternatives,
 )
 from stretto.runtime.compiler import load_library
@@ -227,7 +227,7 @@ def library_of(path: Path) -> Any:
 # ---- Messages that name the part of an instance that does not have the program's type.
 
 
-_Part = tuple[str, Any, Type]
+_Part = tuple[str, Any, DataType]
 
 
 def mismatch(program: InstanceProgram, columns: list[Any], instance: int) -> str:
@@ -236,13 +236,13 @@ def mismatch(program: InstanceProgram, columns: list[Any], instance: int) -> str
 
     columns: a sequence per parameter of the program. Data may be deep or cyclic.
     """
-    parameters = program.functions[0].parameters
+    parameters = program.main.parameters
     parts: list[_Part] = [
         (f"{parameter.name}[{instance}]", column[instance], parameter.type)
         for parameter, column in zip(parameters, columns, strict=True)
     ]
     parts.reverse()
-    seen = set[tuple[int, Type]]()
+    seen = set[tuple[int, DataType]]()
     while parts:
         path, value, type_ = parts.pop()
         if (id(value), type_) in seen:
@@ -275,7 +275,7 @@ class _Other(Exception):
     """A part of an unexpected kind; the message describes it."""
 
 
-def _inner(program: InstanceProgram, path: str, value: Any, type_: Type) -> Iterator[_Part]:
+def _inner(program: InstanceProgram, path: str, value: Any, type_: DataType) -> Iterator[_Part]:
     """Yield the parts of a value, with their paths and types. Raises _Other for a part of another
     kind."""
     match type_:
@@ -324,12 +324,12 @@ def _found(value: Any) -> str:
     return type(value).__name__
 
 
-def _shown(program: InstanceProgram, type_: Type) -> str:
+def _shown(program: InstanceProgram, type_: DataType) -> str:
     """Return a type in the user's terms."""
     return " or ".join(sorted(_one(program, item) for item in alternatives(type_))) or "nothing"
 
 
-def _one(program: InstanceProgram, type_: Type) -> str:
+def _one(program: InstanceProgram, type_: DataType) -> str:
     match type_:
         case Scalar():
             return type_.value

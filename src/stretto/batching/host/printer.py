@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import assert_never
 
 from stretto.batching.host.cpp_expressions import (
     C_TYPES,
@@ -18,33 +16,30 @@ from stretto.batching.host.cpp_expressions import (
 )
 from stretto.batching.host.descriptor import descriptor
 from stretto.batching.host.tables import BlockLayout, ProgramLayout
-from stretto.batching.instance_program import (
-    AssignStatement,
-    Body,
-    BreakStatement,
-    CallStatement,
-    ContinueStatement,
-    ForkLoopStatement,
-    ForkStatement,
-    IfStatement,
+from stretto.batching.instance_program import InstanceProgram, first_location
+from stretto.batching.passes.uses import leaves
+from stretto.errors import CodegenError
+from stretto.ir.core import Block, Op, Operand, Variable
+from stretto.ir.data import (
+    AssignOp,
+    BreakOp,
+    ContinueOp,
+    ForkLoopOp,
+    ForkOp,
     InstanceFunction,
-    InstanceProgram,
-    LeaveStatement,
-    LoopStatement,
-    Operand,
-    OperateStatement,
-    PhaseStatement,
-    RaiseStatement,
-    ReadStatement,
-    RecordStatement,
-    ReturnStatement,
-    ScopeStatement,
-    Statement,
-    Variable,
-    bodies,
+    InvokeOp,
+    LeaveOp,
+    LoopOp,
+    OperateOp,
+    PhaseOp,
+    RaiseOp,
+    ReadOp,
+    RecordOp,
+    ReturnOp,
+    ScopeOp,
 )
-from stretto.batching.types import InstanceTensorType, RowsType, Scalar
-from stretto.errors import CodegenError, SourceLocation
+from stretto.ir.ops import IfOp
+from stretto.ir.types import RowsType, Scalar, TensorType
 from stretto.text import Writer
 
 
@@ -53,7 +48,7 @@ class HostSource:
     """The C++ of a program. sites: the statements that may fail; errors have their positions."""
 
     text: str
-    sites: tuple[Statement, ...]
+    sites: tuple[Op, ...]
 
 
 def print_program(program: InstanceProgram, layout: ProgramLayout) -> HostSource:
@@ -61,8 +56,8 @@ def print_program(program: InstanceProgram, layout: ProgramLayout) -> HostSource
     unknown primitive, and a body of a fork that is left by a jump."""
     printer = _Printer(program, layout)
     functions = Writer()
-    for number in range(len(program.functions)):
-        printer.function(number, functions)
+    for name in program.functions:
+        printer.function(name, functions)
     text = Writer()
     text.write('#include "primitives.h"')
     text.write("using namespace stretto;")
@@ -71,8 +66,8 @@ def print_program(program: InstanceProgram, layout: ProgramLayout) -> HostSource
         text.write(line)
     for number, block in enumerate(layout.blocks):
         _print_block(number, block, text)
-    for number in range(len(program.functions)):
-        text.write(f"{printer.head(number)};")
+    for name in program.functions:
+        text.write(f"{printer.head(name)};")
     text.write(functions.text().rstrip("\n"))
     text.write(descriptor(program, layout, printer.reads))
     text.write("}  // namespace")
@@ -117,9 +112,9 @@ def _print_block(number: int, block: BlockLayout, out: Writer) -> None:
     out.write("}")
 
 
-def _operand_type(type_: InstanceTensorType | RowsType | Scalar) -> str:
+def _operand_type(type_: TensorType | RowsType | Scalar) -> str:
     match type_:
-        case InstanceTensorType():
+        case TensorType():
             return "Tensor"
         case RowsType():
             return "const Rows*"
@@ -155,9 +150,11 @@ class _Printer:
     def __init__(self, program: InstanceProgram, layout: ProgramLayout) -> None:
         self.program = program
         self.layout = layout
-        self.sites = list[Statement]()
+        self.sites = list[Op]()
         self.strings = _Strings()
         self.reads = False
+        self.called = {name: f"f{number}" for number, name in enumerate(program.functions)}
+        """The C++ name of each function."""
         self._names: dict[Variable, str] = {}
         self._private: dict[Variable, str] = {}
         """C++ text of each private variable of concurrent loops."""
@@ -168,23 +165,23 @@ class _Printer:
         self._result = "v"
         self._expressions = Expressions(program, layout, self._operand)
 
-    def head(self, number: int) -> str:
-        function = self.program.functions[number]
+    def head(self, name: str) -> str:
+        function = self.program.functions[name]
         taken = [
             f"{C_TYPES[form_of(parameter.type)]} p{n}"
             for n, parameter in enumerate(function.parameters)
         ]
         result = C_TYPES[form_of(function.result)]
-        return f"{result} f{number}({', '.join(('Run& run', *taken))})"
+        return f"{result} {self.called[name]}({', '.join(('Run& run', *taken))})"
 
-    def function(self, number: int, out: Writer) -> None:
-        function = self.program.functions[number]
+    def function(self, name: str, out: Writer) -> None:
+        function = self.program.functions[name]
         self._names = {}
         self._result = form_of(function.result)
         body = Writer()
         with body.indent():
             self._body(function.body, body)
-        out.write(f"{self.head(number)} {{  // {_comment(function)}")
+        out.write(f"{self.head(name)} {{  // {_comment(function)}")
         with out.indent():
             out.write("check_stack(run);")
             given = {id(parameter): n for n, parameter in enumerate(function.parameters)}
@@ -214,71 +211,72 @@ class _Printer:
             return CppTerm(self.strings.of(value), "v")
         return number_literal(value)
 
-    def _site(self, statement: Statement) -> int:
+    def _site(self, statement: Op) -> int:
         self.sites.append(statement)
         return len(self.sites) - 1
 
-    def _body(self, body: Body, out: Writer) -> None:
-        for statement in body:
+    def _body(self, body: Block, out: Writer) -> None:
+        for statement in body.ops:
             self._statement(statement, out)
 
-    def _block(self, head: str, body: Body, out: Writer, tail: str = "}") -> None:
+    def _block(self, head: str, body: Block, out: Writer, tail: str = "}") -> None:
         out.write(head)
         with out.indent():
             self._body(body, out)
         out.write(tail)
 
-    def _statement(self, statement: Statement, out: Writer) -> None:
+    def _statement(self, statement: Op, out: Writer) -> None:
         match statement:
-            case AssignStatement(target):
+            case AssignOp(target):
                 term = self._expressions.of(statement, self._site(statement))
                 self._assign(target, term, out)
-            case RecordStatement():
+            case RecordOp():
                 self._record(statement, out)
-            case CallStatement(target, function, args):
+            case InvokeOp(target, function, args):
                 parameters = self.program.functions[function].parameters
                 given = [
                     self._operand(arg).to(form_of(parameter.type))
                     for arg, parameter in zip(args, parameters, strict=True)
                 ]
                 result = form_of(self.program.functions[function].result)
-                self._assign(target, CppTerm(call(f"f{function}", "run", *given), result), out)
-            case ReadStatement():
+                made = call(self.called[function], "run", *given)
+                self._assign(target, CppTerm(made, result), out)
+            case ReadOp():
                 self._read(statement, out)
-            case IfStatement(condition, then, orelse):
+            case IfOp(Variable() as condition, then, orelse):
                 self._block(f"if ({truth(self._operand(condition))}) {{", then, out, "}")
-                if orelse:
+                if orelse.ops:
                     self._block("else {", orelse, out)
-            case LoopStatement(body):
+            case LoopOp(body):
                 outer, self._break = self._break, "break;"
                 self._block("for (;;) {", body, out)
                 self._break = outer
-            case ScopeStatement():
+            case ScopeOp():
                 self._scope(statement, out)
-            case LeaveStatement(label):
+            case LeaveOp(label):
                 name = next(name for number, name in reversed(self._labels) if number == label)
                 out.write(f"goto {name};")
-            case BreakStatement():
+            case BreakOp():
                 out.write(self._break)
-            case ContinueStatement():
+            case ContinueOp():
                 out.write("continue;")
-            case ReturnStatement(value):
+            case ReturnOp(value):
                 out.write(f"return {self._operand(value).to(self._result)};")
-            case RaiseStatement(_, parts):
+            case RaiseOp(_, parts):
                 shown = [self._operand(x).to("v") for x in parts if not isinstance(x, str)]
                 out.write(call("fail", "run", str(self._site(statement)), "kPython", *shown) + ";")
-            case ForkStatement(several):
+            case ForkOp(several):
                 self._fork(several, out)
-            case ForkLoopStatement():
+            case ForkLoopOp():
                 self._fork_loop(statement, out)
-            case PhaseStatement(number):
+            case PhaseOp(number):
                 out.write(f"run.phase = later(run.phase, INT64_C({number}) << 32);")
-            case OperateStatement(_, operation):
+            case OperateOp(_, operation):
                 raise CodegenError(
                     f"operator `{operation.function}` is in no block", location=operation.location
                 )
             case _:
-                assert_never(statement)
+                raise AssertionError(statement)
 
     def _assign(self, target: Variable | None, term: CppTerm, out: Writer) -> None:
         if target is None:
@@ -286,13 +284,13 @@ class _Printer:
         else:
             out.write(f"{self._name(target)} = {term.to(form_of(target.type))};")
 
-    def _record(self, statement: RecordStatement, out: Writer) -> None:
+    def _record(self, statement: RecordOp, out: Writer) -> None:
         block = self.layout.blocks[statement.block]
         given = list[str]()
         after = "0"
         for ghost in statement.after:
             after = call("later", after, self._operand(ghost).to("i"))
-        for operand, type_ in zip(statement.operands, block.inputs, strict=True):
+        for operand, type_ in zip(statement.inputs, block.inputs, strict=True):
             term = self._operand(operand)
             match _operand_type(type_):
                 case "Tensor":
@@ -315,7 +313,7 @@ class _Printer:
                 self._assign(target, CppTerm(f"made.r{n}", form), out)
         out.write("}")
 
-    def _read(self, statement: ReadStatement, out: Writer) -> None:
+    def _read(self, statement: ReadOp, out: Writer) -> None:
         self.reads = True
         tensor = self._operand(statement.tensor).to("t")
         match statement.target.type:
@@ -331,7 +329,7 @@ class _Printer:
                 )
         self._assign(statement.target, term, out)
 
-    def _scope(self, statement: ScopeStatement, out: Writer) -> None:
+    def _scope(self, statement: ScopeOp, out: Writer) -> None:
         name = f"end{self._label_count}"
         self._label_count += 1
         self._labels.append((statement.label, name))
@@ -339,12 +337,12 @@ class _Printer:
         self._labels.pop()
         out.write(f"{name}:;")
 
-    def _fork(self, several: tuple[Body, ...], out: Writer) -> None:
+    def _fork(self, several: tuple[Block, ...], out: Writer) -> None:
         for body in several:
-            if _leaves(body, in_loop=False, labels=()):
+            if _is_left(body):
                 raise CodegenError(
                     "a body that runs concurrently is left by a jump",
-                    location=_first_location(body),
+                    location=first_location(body.ops),
                 )
         out.write("fork_all(run")
         with out.indent():
@@ -352,14 +350,13 @@ class _Printer:
                 self._block(", [&]() {", body, out)
         out.write(");")
 
-    def _fork_loop(self, statement: ForkLoopStatement, out: Writer) -> None:
+    def _fork_loop(self, statement: ForkLoopOp, out: Writer) -> None:
         """Write a concurrent loop; a struct holds the private variables of an iteration."""
-        for part, in_loop in ((statement.head, True), (statement.body, False)):
-            if _leaves(part, in_loop, labels=()) or _leaves(statement.tail, False, labels=()):
-                raise CodegenError(
-                    "an iteration that runs concurrently is left by a jump",
-                    location=_first_location(statement.body),
-                )
+        if _is_left(statement.head, 1) or _is_left(statement.body) or _is_left(statement.tail):
+            raise CodegenError(
+                "an iteration that runs concurrently is left by a jump",
+                location=first_location(statement.body.ops),
+            )
         own = f"own{self._loops}"
         self._loops += 1
         fields = list[str]()
@@ -384,32 +381,13 @@ class _Printer:
         out.write("}")
 
 
-def _leaves(body: Body, in_loop: bool, labels: Sequence[int]) -> bool:
-    """Return True if a statement jumps out of the body. labels: of the scopes inside it."""
-    for statement in body:
-        match statement:
-            case ReturnStatement():
-                return True
-            case BreakStatement() | ContinueStatement() if not in_loop:
-                return True
-            case LeaveStatement(label) if label not in labels:
-                return True
-            case _:
-                inside = in_loop or isinstance(statement, LoopStatement | ForkLoopStatement)
-                known = (
-                    (*labels, statement.label) if isinstance(statement, ScopeStatement) else labels
-                )
-                if any(_leaves(inner, inside, known) for inner in bodies(statement)):
-                    return True
-    return False
-
-
-def _first_location(body: Body) -> SourceLocation | None:
-    found = (getattr(statement, "location", None) for statement in body)
-    return next((location for location in found if location), None)
+def _is_left(body: Block, loops: int = 0) -> bool:
+    """Return True if an op jumps out of the body. loops: those around it that it may leave."""
+    returns = any(isinstance(op, ReturnOp) for op in body.walk())
+    return returns or any(leaves(op, loops) for op in body.ops)
 
 
 def _comment(function: InstanceFunction) -> str:
     """Return the name of a function, which may have any characters, in a form that fits in a line
     comment."""
-    return function.name.encode("unicode_escape").decode().replace("\\", "/")
+    return (function.title or function.name).encode("unicode_escape").decode().replace("\\", "/")

@@ -13,18 +13,19 @@ from dataclasses import dataclass
 
 import torch
 
-from stretto.batching.instance_program import AssignStatement, InstanceProgram, StaticBlock, walk
+from stretto.batching.instance_program import InstanceProgram, StaticBlock
 from stretto.batching.levels.tables import BASES, length_groups, output_types, row_type, rows_inputs
-from stretto.batching.types import (
-    InstanceTensorType,
+from stretto.errors import CodegenError
+from stretto.ir.data import AssignOp
+from stretto.ir.types import (
+    DataType,
+    DType,
     RowsType,
     Scalar,
+    TensorType,
     TupleType,
-    Type,
     alternatives,
 )
-from stretto.errors import CodegenError
-from stretto.ir.types import DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class BlockLayout:
     inputs that are rows.
     """
 
-    inputs: tuple[InstanceTensorType | RowsType | Scalar, ...]
+    inputs: tuple[TensorType | RowsType | Scalar, ...]
     pools: tuple[int | None, ...]
     rows: tuple[int, ...]
     outputs: tuple[BlockOutput, ...]
@@ -64,7 +65,7 @@ class ProgramLayout:
     """The pools and tables of a program. pools: the type of each pool, by number. shared: in order
     of first use; the permanent rows of a pool are 0, 1, ... in this order."""
 
-    pools: tuple[InstanceTensorType, ...]
+    pools: tuple[TensorType, ...]
     blocks: tuple[BlockLayout, ...]
     shared: tuple[SharedRow, ...]
     max_outputs: int
@@ -83,7 +84,7 @@ class ProgramLayout:
             counts[item.pool] += 1
         return tuple(counts)
 
-    def pool(self, type_: InstanceTensorType) -> int | None:
+    def pool(self, type_: TensorType) -> int | None:
         """Return the number of the pool of a type; None if no tensor has that type."""
         return self.pools.index(type_) if type_ in self.pools else None
 
@@ -113,24 +114,24 @@ def layout(program: InstanceProgram) -> ProgramLayout:
     )
 
 
-def tensor_type(tensor: torch.Tensor) -> InstanceTensorType:
+def tensor_type(tensor: torch.Tensor) -> TensorType:
     """Return the type of a tensor. Raises KeyError for a dtype that a program cannot carry."""
-    return InstanceTensorType(DType.from_torch(tensor.dtype), tuple(tensor.shape))
+    return TensorType(DType.from_torch(tensor.dtype), tuple(tensor.shape))
 
 
 def _shared_tensors(program: InstanceProgram) -> list[torch.Tensor]:
     """Return the tensors of `shared` assignments, each once, by identity."""
     found: dict[int, torch.Tensor] = {}
-    for function in program.functions:
-        for statement in walk(function.body):
-            if isinstance(statement, AssignStatement) and statement.op == "shared":
+    for function in program.functions.values():
+        for statement in function.body.walk():
+            if isinstance(statement, AssignOp) and statement.op == "shared":
                 found.setdefault(id(statement.detail), statement.detail)
     return list(found.values())
 
 
-def _tensor_types(program: InstanceProgram) -> Iterator[InstanceTensorType]:
+def _tensor_types(program: InstanceProgram) -> Iterator[TensorType]:
     """Yield the types of tensors in instances, and of those that blocks read and write."""
-    for parameter in program.functions[0].parameters:
+    for parameter in program.main.parameters:
         yield from _parts(parameter.type)
     for cell in program.cells:
         yield from _parts(cell)
@@ -139,11 +140,11 @@ def _tensor_types(program: InstanceProgram) -> Iterator[InstanceTensorType]:
             yield from _parts(type_)
 
 
-def _parts(type_: Type) -> Iterator[InstanceTensorType]:
+def _parts(type_: DataType) -> Iterator[TensorType]:
     """Yield the tensor types in a type, in an order that does not depend on hashes."""
     for item in sorted(alternatives(type_), key=str):
         match item:
-            case InstanceTensorType():
+            case TensorType():
                 yield item
             case RowsType(row):
                 yield row
@@ -154,7 +155,7 @@ def _parts(type_: Type) -> Iterator[InstanceTensorType]:
                 pass
 
 
-def _block_layout(block: StaticBlock, numbers: dict[InstanceTensorType, int]) -> BlockLayout:
+def _block_layout(block: StaticBlock, numbers: dict[TensorType, int]) -> BlockLayout:
     pools = (None if isinstance(x, Scalar) else numbers[row_type(x)] for x in block.inputs)
     outputs = (numbers[row_type(type_)] for type_ in output_types(block))
     return BlockLayout(

@@ -15,7 +15,6 @@ from torch.utils import _pytree as pytree
 from stretto.batching.instance_program import (
     BlockStep,
     Composition,
-    Operation,
     StaticBlock,
     call_operation,
     filled,
@@ -24,7 +23,6 @@ from stretto.batching.instance_program import (
 )
 from stretto.batching.levels.filled_lists import FilledLists
 from stretto.batching.levels.tables import least_lengths, length_groups, trial
-from stretto.batching.types import InstanceTensorType, RowsType, Scalar
 from stretto.errors import CaptureError, SourceLocation, StrettoError
 from stretto.frontends.python import (
     Captured,
@@ -36,15 +34,17 @@ from stretto.frontends.python import (
     SizePlan,
     SizeRange,
     SizeSource,
+    call_in_program,
     capture,
-    staging,
 )
 from stretto.frontends.python.tracing.locations import at
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
+from stretto.ir.data import Operation
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import Renaming, rename_symbols
+from stretto.ir.types import RowsType, Scalar, TensorType
 from stretto.options import Options
 from stretto.passes.check_unused import CheckUnused
 from stretto.passes.cse import EliminateCommonSubexpressions
@@ -113,13 +113,13 @@ def _lengths(groups: Mapping[int, int], least: Mapping[int, int]) -> Iterator[di
 
 
 def _row_example(
-    type_: InstanceTensorType | RowsType | Scalar, length: int, random: torch.Generator
+    type_: TensorType | RowsType | Scalar, length: int, random: torch.Generator
 ) -> Any:
     match type_:
-        case InstanceTensorType(dtype, shape):
-            return _tensor(shape, dtype.torch, random)
+        case TensorType() as kind:
+            return _tensor(kind.static_shape(), kind.dtype.torch, random)
         case RowsType(row):
-            return _tensor((length, *row.shape), row.dtype.torch, random)
+            return _tensor((length, *row.static_shape()), row.dtype.torch, random)
         case Scalar.FLOAT:
             return 0.5
         case Scalar.BOOL:
@@ -263,12 +263,12 @@ def _passes() -> tuple[Any, ...]:
     )
 
 
-def _example(type_: InstanceTensorType | RowsType | Scalar, length: int) -> torch.Tensor:
+def _example(type_: TensorType | RowsType | Scalar, length: int) -> torch.Tensor:
     match type_:
-        case InstanceTensorType(dtype, shape):
-            return torch.zeros(shape, dtype=dtype.torch)
-        case RowsType(InstanceTensorType(dtype, shape)):
-            return torch.zeros((length, *shape), dtype=dtype.torch)
+        case TensorType() as kind:
+            return torch.zeros(kind.static_shape(), dtype=kind.dtype.torch)
+        case RowsType(row):
+            return torch.zeros((length, *row.static_shape()), dtype=row.dtype.torch)
         case _:
             return torch.zeros((), dtype=_SCALARS[type_])
 
@@ -299,7 +299,7 @@ def _made(step: BlockStep, values: list[Any]) -> list[torch.Tensor]:
     # would give the default dtype.
     wanted = [_row(type_).dtype.torch for type_ in step.operation.results]
     return [
-        leaf if leaf.dtype == dtype else staging.call(torch.Tensor.to, leaf, dtype)
+        leaf if leaf.dtype == dtype else call_in_program(torch.Tensor.to, leaf, dtype)
         for leaf, dtype in zip(leaves, wanted, strict=True)
     ]
 
@@ -313,12 +313,12 @@ def _staged(operation: Operation, operands: list[Any]) -> Any:
     function = _AS_WRITTEN.get(operation.function, operation.function)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return staging.call(function, *args, **kwargs)
+        return call_in_program(function, *args, **kwargs)
 
     return call_operation(replace(operation, function=call), operands)
 
 
-def _row(type_: InstanceTensorType | RowsType) -> InstanceTensorType:
+def _row(type_: TensorType | RowsType) -> TensorType:
     return type_.row if isinstance(type_, RowsType) else type_
 
 

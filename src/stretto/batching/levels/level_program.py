@@ -38,7 +38,6 @@ from stretto.batching.levels.tables import (
     pool_types,
     row_type,
 )
-from stretto.batching.types import InstanceTensorType, RowsType, Scalar
 from stretto.call.compiler import build
 from stretto.errors import LibraryLayoutError
 from stretto.frontends.python import CaptureWatch, ConstantSource
@@ -48,8 +47,7 @@ from stretto.ir.ops import ForOp, IfOp, LiteralOp, SizeOp, WhileOp
 from stretto.ir.rewrite import free_values_of_op
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import Renaming, symbols_of_types
-from stretto.ir.types import INDEX, Dim, DType
-from stretto.ir.types import TensorType as Type
+from stretto.ir.types import INDEX, Dim, DType, RowsType, Scalar, TensorType
 from stretto.ir.verifier import verify
 from stretto.lowering.targets import InputUpdates
 from stretto.machines.machine import HOST, Stages
@@ -77,7 +75,7 @@ class LevelCode:
 def level_code(
     blocks: Sequence[StaticBlock],
     options: Options,
-    pools: Sequence[InstanceTensorType] = (),
+    pools: Sequence[TensorType] = (),
     by_row: Collection[str] = (),
     rows: Sequence[int] = (),
     skipped: frozenset[str] = frozenset(),
@@ -115,7 +113,7 @@ class _Params:
     @staticmethod
     def of(layout: TableLayout, least: Sequence[int]) -> _Params:
         def table(name: str, dtype: DType, *row: Dim, low: int = 0) -> Value:
-            return Value(Type(dtype, (Size.of(Symbol(name, low)), *row)), name)
+            return Value(TensorType(dtype, (Size.of(Symbol(name, low)), *row)), name)
 
         return _Params(
             table("steps", DType.I64, layout.width),
@@ -298,12 +296,12 @@ class _Gather:
     def captured(self) -> CapturedBlock:
         return self.maker.captured[self.number]
 
-    def operand(self, place: int, type_: InstanceTensorType | RowsType | Scalar) -> Value:
+    def operand(self, place: int, type_: TensorType | RowsType | Scalar) -> Value:
         emit = self.out.emit
         match type_:
             case Scalar.FLOAT:
                 return self.part(self.maker.params.numbers, NUMBERS, self.n, self.count)
-            case InstanceTensorType():
+            case TensorType():
                 return self.gathered(type_, self.indices(self.n, self.count))
             case RowsType():
                 size, length = self.length(place)
@@ -331,7 +329,7 @@ class _Gather:
             self.lengths[group] = size, number
         return self.lengths[group]
 
-    def gathered(self, type_: InstanceTensorType, indices: Value) -> Value:
+    def gathered(self, type_: TensorType, indices: Value) -> Value:
         pool = self.pools[self.maker.layout.pools.index(type_)]
         return self.out.emit("aten.index.Tensor", pool, (indices,))
 
@@ -364,7 +362,7 @@ class LevelProgram:
     def __init__(
         self,
         blocks: Sequence[StaticBlock],
-        pools: Sequence[InstanceTensorType] = (),
+        pools: Sequence[TensorType] = (),
         options: Options | None = None,
         backend: str | None = None,
         device: torch.device = HOST,

@@ -23,8 +23,9 @@ from typing import Any
 import torch
 from torch.utils import _python_dispatch
 
-from stretto.batching.instance_program import Operation, StaticBlock, call_operation
-from stretto.batching.types import InstanceTensorType, RowsType, Scalar, Type
+from stretto.batching.instance_program import StaticBlock, call_operation
+from stretto.ir.data import Operation
+from stretto.ir.types import DataType, RowsType, Scalar, TensorType
 
 BLOCK, ROWS, INDICES, NUMBERS, END, BASES = range(6)
 """The columns of `steps` that do not depend on the block."""
@@ -34,7 +35,7 @@ LIMITS = ("largest", "longest")
 instance. They bound the memory of intermediate values."""
 
 
-def row_type(type_: InstanceTensorType | RowsType) -> InstanceTensorType:
+def row_type(type_: TensorType | RowsType) -> TensorType:
     """Return the type of the pool that holds a value's rows."""
     return type_.row if isinstance(type_, RowsType) else type_
 
@@ -45,7 +46,7 @@ class TableLayout:
     order."""
 
     blocks: tuple[StaticBlock, ...]
-    pools: tuple[InstanceTensorType, ...]
+    pools: tuple[TensorType, ...]
     lengths: int = field(init=False)
     """The first column of lengths."""
     width: int = field(init=False)
@@ -68,16 +69,16 @@ def rows_inputs(block: StaticBlock) -> list[int]:
     return [n for n, type_ in enumerate(block.inputs) if isinstance(type_, RowsType)]
 
 
-def output_types(block: StaticBlock) -> list[InstanceTensorType | RowsType]:
+def output_types(block: StaticBlock) -> list[TensorType | RowsType]:
     """Return the types of a block's outputs."""
     found = [block.types[number] for number in block.outputs]
     assert not any(isinstance(type_, Scalar) for type_ in found)
     return [type_ for type_ in found if not isinstance(type_, Scalar)]
 
 
-def pool_types(blocks: Sequence[StaticBlock]) -> tuple[InstanceTensorType, ...]:
+def pool_types(blocks: Sequence[StaticBlock]) -> tuple[TensorType, ...]:
     """Return the types of all tensors that blocks read or write, in order of first appearance."""
-    found: dict[InstanceTensorType, None] = {}
+    found: dict[TensorType, None] = {}
     for block in blocks:
         for type_ in (*block.inputs, *output_types(block)):
             if not isinstance(type_, Scalar):
@@ -157,7 +158,7 @@ def least_lengths(block: StaticBlock) -> dict[int, int]:
 _MOST_SHORT = 8
 
 
-def short_errors(operation: Operation, types: Sequence[Type]) -> tuple[Exception, ...]:
+def short_errors(operation: Operation, types: Sequence[DataType]) -> tuple[Exception, ...]:
     """Return the errors that an operation raises for 0, 1, ... rows, up to the least number for
     which it returns; () if it raises for every number tried. It is called on real tensors,
     since fake ones do not raise all errors that real ones do."""
@@ -173,12 +174,12 @@ def short_errors(operation: Operation, types: Sequence[Type]) -> tuple[Exception
     return ()
 
 
-def _example(type_: Type, length: int) -> Any:
+def _example(type_: DataType, length: int) -> Any:
     match type_:
-        case InstanceTensorType(dtype, shape):
-            return torch.zeros(shape, dtype=dtype.torch)
+        case TensorType() as kind:
+            return torch.zeros(kind.static_shape(), dtype=kind.dtype.torch)
         case RowsType(row):
-            return torch.zeros((length, *row.shape), dtype=row.dtype.torch)
+            return torch.zeros((length, *row.static_shape()), dtype=row.dtype.torch)
         case Scalar.FLOAT:
             return 1.0
         case Scalar.BOOL:

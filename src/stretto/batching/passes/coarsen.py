@@ -1,11 +1,11 @@
 """Grain-size coarsening: join the tensor operators between decisions into one static block.
 
     %a = tanh(%x)                      %n = len(%list)
-    %n = len(%list)                    %c = block 0(%x, %y)      # tanh, mul, add
+    %n = len(%list)                    %c = record 0(%x, %y)     # tanh, mul, add
     %b = mul(%a, %y)            =>
     %c = add(%b, %x)
 
-Changes: every `OperateStatement` becomes part of a `RecordStatement`; equal blocks become one.
+Changes: every `OperateOp` becomes part of a `RecordOp`; equal blocks become one.
 Needs: pure operators, which the front end ensures. Guarantees: the same values; operators move over
 statements that they do not depend on, calls and loops among them, and operators whose results
 are not used and that cannot raise are removed. (ACRoBat, section B.2.)
@@ -19,26 +19,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from stretto.batching.instance_program import (
-    AssignStatement,
     BlockStep,
     Body,
-    CallStatement,
-    ForkLoopStatement,
-    ForkStatement,
-    IfStatement,
     InstanceProgram,
-    Literal,
-    LoopStatement,
-    Operand,
-    OperateStatement,
     PassRemark,
-    PhaseStatement,
-    ReadStatement,
-    RecordStatement,
-    ReturnStatement,
-    ScopeStatement,
-    Statement,
-    Variable,
     first_location,
     walk,
 )
@@ -49,13 +33,28 @@ from stretto.batching.passes.uses import (
     all_used,
     count_uses,
     leaves,
-    operand_key,
     used,
     with_bodies,
 )
-from stretto.batching.types import InstanceTensorType, RowsType, Scalar
+from stretto.ir.core import Literal, Op, Operand, Variable
+from stretto.ir.data import (
+    AssignOp,
+    ForkLoopOp,
+    ForkOp,
+    InvokeOp,
+    LoopOp,
+    OperateOp,
+    PhaseOp,
+    ReadOp,
+    RecordOp,
+    ReturnOp,
+    ScopeOp,
+    operand_key,
+)
+from stretto.ir.ops import IfOp
+from stretto.ir.types import RowsType, Scalar, TensorType
 
-# ---- Joining the operators of a body into one `RecordStatement`.
+# ---- Joining the operators of a body into one `RecordOp`.
 #
 # Operators are collected from the top of the body, and recorded as late as possible: before the
 # first statement that reads their results, assigns their operands or results, or may leave the body
@@ -66,11 +65,11 @@ from stretto.batching.types import InstanceTensorType, RowsType, Scalar
 class _Group:
     """Operators that will be one block, with the variables that they assign and read."""
 
-    operates: list[OperateStatement] = field(default_factory=list[OperateStatement])
+    operates: list[OperateOp] = field(default_factory=list[OperateOp])
     made: set[Variable] = field(default_factory=set[Variable])
     read: set[Variable] = field(default_factory=set[Variable])
 
-    def add(self, statement: OperateStatement) -> None:
+    def add(self, statement: OperateOp) -> None:
         self.operates.append(statement)
         self.made.update(statement.targets)
         self.read.update(used(statement))
@@ -89,7 +88,7 @@ class Former:
 
     def body(self, body: Body) -> Body:
         """Return the body with records in place of operators, nested bodies included."""
-        found: list[Statement] = []
+        found: list[Op] = []
         group = _Group()
         after = count_uses(body)
         """Reads from here to the end of the body."""
@@ -102,7 +101,7 @@ class Former:
             group = _Group()
 
         for statement in body:
-            if isinstance(statement, OperateStatement):
+            if isinstance(statement, OperateOp):
                 if group.made.intersection(statement.targets) or group.read.intersection(
                     statement.targets
                 ):
@@ -113,9 +112,7 @@ class Former:
                 if self.alone:
                     close()
             else:
-                inside = tuple(
-                    item for item in walk((statement,)) if isinstance(item, OperateStatement)
-                )
+                inside = tuple(item for item in walk((statement,)) if isinstance(item, OperateOp))
                 if inside:
                     self._remark(between, inside)
                     between = None
@@ -133,12 +130,10 @@ class Former:
         if between is not None:
             self.remarks.append(PassRemark("two blocks, not one", between, first_location(second)))
 
-    def why_not_passing(
-        self, statement: Statement, group: _Group, after: Counter[Variable]
-    ) -> str | None:
+    def why_not_passing(self, statement: Op, group: _Group, after: Counter[Variable]) -> str | None:
         """Return why a statement that follows the operators of a group cannot move before them, or
         None if it can. after: reads from the statement to the end of the body."""
-        if isinstance(statement, PhaseStatement):
+        if isinstance(statement, PhaseOp):
             return "a phase begins between them"
         if all_used(statement) & group.made:
             return f"{_kind(statement)} between them needs what the first makes"
@@ -147,13 +142,13 @@ class Former:
         inside = Counter(variable for item in group.operates for variable in used(item))
         seen_here = all(self.uses.reads[made] == after[made] + inside[made] for made in group.made)
         must_run = any(item.may_raise for item in group.operates)
-        if must_run and isinstance(statement, ReturnStatement):
+        if must_run and isinstance(statement, ReturnOp):
             return "the function ends between them"
         if (must_run or not seen_here) and leaves(statement):
             return "a `break`, `continue` or end of a branch between them may skip the second"
         return None
 
-    def record(self, operates: list[OperateStatement]) -> list[RecordStatement]:
+    def record(self, operates: list[OperateOp]) -> list[RecordOp]:
         """Return the record of some operators, in their order; an empty list if their results are
         not used and none of them may raise."""
         inside = Counter(variable for item in operates for variable in used(item))
@@ -165,12 +160,12 @@ class Former:
             return []
         inputs: dict[Hashable, Operand] = {}
         for item in operates:
-            given = (operand for operand in item.operands if operand not in made)
+            given = (operand for operand in item.inputs if operand not in made)
             inputs.update((operand_key(operand), operand) for operand in given)
         numbers = {key: number for number, key in enumerate(inputs)}
         steps: list[BlockStep] = []
         for item in operates:
-            wired = tuple(numbers[operand_key(operand)] for operand in item.operands)
+            wired = tuple(numbers[operand_key(operand)] for operand in item.inputs)
             steps.append(BlockStep(item.operation, wired))
             for target in item.targets:
                 numbers[target] = len(numbers)
@@ -178,33 +173,33 @@ class Former:
         types = tuple(map(_operand_type, inputs.values()))
         block = self.blocks.number(types, tuple(steps), outputs)
         location = operates[0].operation.location
-        return [RecordStatement(targets, block, tuple(inputs.values()), location)]
+        return [RecordOp(block, tuple(inputs.values()), results=targets, location=location)]
 
 
-def _kind(statement: Statement) -> str:
+def _kind(statement: Op) -> str:
     match statement:
-        case ReadStatement():
+        case ReadOp():
             return "a decision on a tensor"
-        case CallStatement():
+        case InvokeOp():
             return "a call"
-        case LoopStatement() | ForkLoopStatement():
+        case LoopOp() | ForkLoopOp():
             return "a loop"
-        case IfStatement() | ScopeStatement():
+        case IfOp() | ScopeOp():
             return "a branch"
-        case ForkStatement():
+        case ForkOp():
             return "one of several concurrent calls"
-        case AssignStatement(op="append" | "put" | "insert" | "extend" | "store" | "set"):
+        case AssignOp(op="append" | "put" | "insert" | "extend" | "store" | "set"):
             return "a list or an object"
         case _:
             return "a value of the instance"
 
 
-def _operand_type(operand: Operand) -> InstanceTensorType | RowsType | Scalar:
+def _operand_type(operand: Operand) -> TensorType | RowsType | Scalar:
     if isinstance(operand, Literal):
         kinds: dict[type, Scalar] = {bool: Scalar.BOOL, int: Scalar.INT, float: Scalar.FLOAT}
         return kinds[type(operand.value)]
     kind = operand.type
-    assert isinstance(kind, InstanceTensorType | RowsType | Scalar), kind
+    assert isinstance(kind, TensorType | RowsType | Scalar), kind
     return kind
 
 
@@ -217,8 +212,8 @@ class Coarsen:
 
     def apply(self, program: InstanceProgram) -> None:
         blocks = Blocks(program.blocks)
-        for function in program.functions:
+        for function in program.functions.values():
             uses = FunctionUses.of(function)
             former = Former(blocks, uses, alone=not self.joins)
-            function.body = former.body(function.body)
-            program.remarks += former.remarks
+            function.body.ops = list(former.body(function.body.ops))
+            program.notes += former.remarks

@@ -1,18 +1,18 @@
 """Concurrent calls: parts of an instance that do not depend on each other wait at the same time.
 
-    %l = call 1 grow(%a)                  fork:
-    %b = block 0(%x)                        %l = call 1 grow(%a)
-    %r = call 1 grow(%b)         =>       and:
-                                            %b = block 0(%x)
-                                            %r = call 1 grow(%b)
+    %l = invoke @grow(%a)                 fork:
+    %b = record 0(%x)                       %l = invoke @grow(%a)
+    %r = invoke @grow(%b)        =>       and:
+                                            %b = record 0(%x)
+                                            %r = invoke @grow(%b)
 
 Whenever a call waits for the value of a tensor, everything recorded so far is run; so the
 number of launches of a batch is the number of waits that an instance does one after the other.
-Independent calls that both wait become the bodies of a `ForkStatement`, which are fibers of the
+Independent calls that both wait become the bodies of a `ForkOp`, which are fibers of the
 instance. (ACRoBat, section 4.2, where the user has to mark concurrent calls.)
 `concurrent_loops.py` does this for loops.
 
-Changes: neighbouring statements become a `ForkStatement`; statements between them move before it,
+Changes: neighbouring statements become a `ForkOp`; statements between them move before it,
 into a body, or after it. Forks without a benefit become sequences. Needs: nothing. Guarantees: the
 same values and effects; of several exceptions the first in program order is raised: the host
 raises that of the first body, and no statement that may raise moves over another one that may
@@ -27,17 +27,8 @@ from typing import ClassVar
 
 from stretto.batching.instance_program import (
     Body,
-    CallStatement,
-    ForkLoopStatement,
-    ForkStatement,
-    InstanceFunction,
     InstanceProgram,
-    LoopStatement,
-    OperateStatement,
     PassRemark,
-    PhaseStatement,
-    ReadStatement,
-    Statement,
     first_location,
     walk,
 )
@@ -53,6 +44,18 @@ from stretto.batching.passes.uses import (
     all_assigned,
     count_uses,
     with_bodies,
+)
+from stretto.ir.core import Op
+from stretto.ir.data import (
+    ForkLoopOp,
+    ForkOp,
+    InstanceFunction,
+    InvokeOp,
+    LoopOp,
+    OperateOp,
+    PhaseOp,
+    ReadOp,
+    body_of,
 )
 
 _BEFORE, _AFTER = -1, 1 << 30
@@ -74,9 +77,9 @@ class Concurrent:
 
     def apply(self, program: InstanceProgram) -> None:
         effects = AllEffects(program)
-        for function in program.functions:
+        for function in program.functions.values():
             finder = _ConcurrencyFinder(program, function, effects, self.finds, self.always)
-            function.body = finder.body(function.body)
+            function.body.ops = list(finder.body(function.body.ops))
 
 
 @dataclass(slots=True)
@@ -97,58 +100,56 @@ class _ConcurrencyFinder:
         parts: list[StatementEffects] = []
         for original in body:
             statement = with_bodies(original, self.body)
-            if isinstance(statement, ForkStatement):
+            if isinstance(statement, ForkOp):
                 kept = self._kept_or_flat(statement)
                 if kept == (statement,):
                     self._say(_CALLS, "asserted by `stretto.concurrent`", kept)
                 parts += map(self.part, kept)
                 continue
-            if self.finds and isinstance(statement, LoopStatement):
+            if self.finds and isinstance(statement, LoopOp):
                 statement = self._loop(statement, original)
             parts.append(self.part(statement))
         return tuple(self._forked(parts)) if self.finds else _statements(parts)
 
-    def part(self, statement: Statement, around: Body = ()) -> StatementEffects:
+    def part(self, statement: Op, around: Body = ()) -> StatementEffects:
         effects = self.effects.of((statement,), around, self.objects)
-        if self.always and any(
-            isinstance(s, CallStatement | OperateStatement) for s in walk((statement,))
-        ):
+        if self.always and any(isinstance(s, InvokeOp | OperateOp) for s in walk((statement,))):
             effects = replace(effects, waits=True)
         return StatementEffects(statement, effects)
 
-    def _loop(self, loop: LoopStatement, original: Statement) -> Statement:
+    def _loop(self, loop: LoopOp, original: Op) -> Op:
         """Return the loop with concurrent iterations, or the loop itself if they cannot be
         concurrent."""
         body = with_split_branches(
-            without_continue(loop.body), lambda s: self.part(s).effects.waits, self.uses
+            without_continue(loop.body.ops), lambda s: self.part(s).effects.waits, self.uses
         )
         parts = [self.part(item) for item in body]
         within = [self.part(item, body).effects for item in body]
         inside = count_uses((original,))
         made = all_assigned(original)
         later = frozenset(v for v in made if self.uses.reads[v] != inside[v])
-        found = concurrent_loop(LoopStatement(body), parts, within, later)
+        found = concurrent_loop(LoopOp(body_of(body)), parts, within, later)
         if isinstance(found, PassRemark):
-            self.program.remarks.append(found)
+            self.program.notes.append(found)
             return loop
-        if isinstance(found, ForkLoopStatement):
+        if isinstance(found, ForkLoopOp):
             self._say("iterations of a loop wait at the same time", _APART, (found,))
             return found
         return loop
 
     def _say(self, what: str, reason: str, body: Body) -> None:
-        self.program.remarks.append(PassRemark(what, reason, first_location(body), is_done=True))
+        self.program.notes.append(PassRemark(what, reason, first_location(body), is_done=True))
 
-    def _kept_or_flat(self, fork: ForkStatement) -> Body:
+    def _kept_or_flat(self, fork: ForkOp) -> Body:
         """Return a fork of the user if at least two bodies wait; otherwise the sequence of its
         statements."""
-        flat = tuple(item for inner in fork.bodies for item in inner)
-        if not self.finds or any(isinstance(item, PhaseStatement) for item in walk(flat)):
+        flat = tuple(item for inner in fork.bodies for item in inner.ops)
+        if not self.finds or any(isinstance(item, PhaseOp) for item in walk(flat)):
             return flat
-        waiting = sum(self.part(ForkStatement((inner,))).effects.waits for inner in fork.bodies)
+        waiting = sum(self.part(ForkOp((inner,))).effects.waits for inner in fork.bodies)
         return (fork,) if waiting > 1 else flat
 
-    def _forked(self, parts: list[StatementEffects]) -> Iterable[Statement]:
+    def _forked(self, parts: list[StatementEffects]) -> Iterable[Op]:
         while parts:
             if not parts[0].effects.waits or parts[0].stays:
                 yield parts.pop(0).statement
@@ -164,7 +165,7 @@ class _ConcurrencyFinder:
                 self._remark(parts)
                 yield parts.pop(0).statement
             else:
-                forks = tuple(item for item in made if isinstance(item, ForkStatement))
+                forks = tuple(item for item in made if isinstance(item, ForkOp))
                 self._say(_CALLS, _APART, forks)
                 yield from made
                 del parts[:count]
@@ -180,7 +181,7 @@ class _ConcurrencyFinder:
                 reason = why_not_concurrent(first, between, other)
                 what = "calls that wait one after the other"
                 place = first_location((other.statement,)) or first_location((first.statement,))
-                self.program.remarks.append(PassRemark(what, reason, place))
+                self.program.notes.append(PassRemark(what, reason, place))
                 return
 
 
@@ -207,9 +208,7 @@ def is_deep(parts: Sequence[StatementEffects]) -> bool:
         if not part.effects.waits:
             continue
         for item in walk((part.statement,)):
-            if isinstance(item, CallStatement) or (
-                isinstance(item, ReadStatement) and item.tensor in own
-            ):
+            if isinstance(item, InvokeOp) or (isinstance(item, ReadOp) and item.tensor in own):
                 return True
     return False
 
@@ -262,7 +261,7 @@ class _Region:
         as it matters."""
         return _is_in_order(self.parts[number], self.places[number], part, place)
 
-    def finished(self) -> list[Statement] | None:
+    def finished(self) -> list[Op] | None:
         """Return the statements with the fork; None if the fork has no benefit."""
         self._move_tails()
         found: dict[int, list[StatementEffects]] = {}
@@ -272,7 +271,11 @@ class _Region:
         if sum(is_deep(body) for body in found.values()) < 2:
             return None
         several = [_statements(found[place]) for place in sorted(found)]
-        return [*_statements(before), ForkStatement(tuple(several)), *_statements(after)]
+        return [
+            *_statements(before),
+            ForkOp(tuple(map(body_of, tuple(several)))),
+            *_statements(after),
+        ]
 
     def _move_tails(self) -> None:
         """Move statements that nothing after them in their body needs behind the fork, where later

@@ -6,14 +6,14 @@
       %i = copy(%index)                       %i = copy(%index)
       %index = add(%index, 1)       =>        %index = add(%index, 1)
       %item = at(%items, %i)                fork:
-      %y = call 1 f(%item)                    %item = at(%items, %i)
-      append(%list, %y)                       %y = call 1 f(%item)
+      %y = invoke @f(%item)                   %item = at(%items, %i)
+      append(%list, %y)                       %y = invoke @f(%item)
                                             then:
                                               append(%list, %y)
 
 The *head* decides if there is another iteration, the *tail* holds what iterations do one after the
-other; everything else is the *body*. Changes: a `LoopStatement` whose bodies wait and do not depend
-on each other becomes a `ForkLoopStatement`. Needs: nothing. Guarantees: the same values and
+other; everything else is the *body*. Changes: a `LoopOp` whose bodies wait and do not depend
+on each other becomes a `ForkLoopOp`. Needs: nothing. Guarantees: the same values and
 effects. Of several exceptions that of the first iteration is raised; within an iteration, `raise`
 statements and calls in the tail keep their order, and only a primitive that fails there, as in
 `counts[i] += 1`, may be superseded by an exception of body statements that follow it in the
@@ -26,23 +26,8 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
-from stretto.batching.instance_program import (
-    AssignStatement,
-    Body,
-    CallStatement,
-    ContinueStatement,
-    ForkLoopStatement,
-    IfStatement,
-    LoopStatement,
-    PassRemark,
-    RaiseStatement,
-    ReturnStatement,
-    Statement,
-    Variable,
-    first_location,
-    walk,
-)
-from stretto.batching.passes.effects import Effects, TouchedVariables, exposed, why_not_loop
+from stretto.batching.instance_program import Body, PassRemark, first_location, walk
+from stretto.batching.passes.effects import Effects, TouchedVariables, why_not_loop
 from stretto.batching.passes.uses import (
     FunctionUses,
     all_assigned,
@@ -52,6 +37,19 @@ from stretto.batching.passes.uses import (
     leaves,
     renamed,
 )
+from stretto.ir.assigned import exposed
+from stretto.ir.core import Op, Variable
+from stretto.ir.data import (
+    AssignOp,
+    ContinueOp,
+    ForkLoopOp,
+    InvokeOp,
+    LoopOp,
+    RaiseOp,
+    ReturnOp,
+    body_of,
+)
+from stretto.ir.ops import IfOp
 
 _HEAD, _BODY, _TAIL = range(3)
 
@@ -60,7 +58,7 @@ _HEAD, _BODY, _TAIL = range(3)
 class StatementEffects:
     """A statement of a body, with its effects."""
 
-    statement: Statement
+    statement: Op
     effects: Effects
 
     @cached_property
@@ -80,19 +78,19 @@ class StatementEffects:
     @cached_property
     def stays(self) -> bool:
         """True if it cannot be part of a fork."""
-        if isinstance(self.statement, ReturnStatement | RaiseStatement) or leaves(self.statement):
+        if isinstance(self.statement, ReturnOp | RaiseOp) or leaves(self.statement):
             return True
         if ends((self.statement,)) or self.effects.phases:
             return True
-        return any(isinstance(item, ReturnStatement) for item in walk((self.statement,)))
+        return any(isinstance(item, ReturnOp) for item in walk((self.statement,)))
 
 
 def concurrent_loop(
-    loop: LoopStatement,
+    loop: LoopOp,
     parts: Sequence[StatementEffects],
     within: Sequence[Effects],
     later: Set[Variable],
-) -> LoopStatement | ForkLoopStatement | PassRemark:
+) -> LoopOp | ForkLoopOp | PassRemark:
     """Return the loop with concurrent iterations; the loop itself if there is no gain; a remark if
     something prevents it.
 
@@ -102,11 +100,13 @@ def concurrent_loop(
     if not any(part.effects.waits for part in parts):
         return loop
     made = _Split(parts, within, later).made()
-    if isinstance(made, ForkLoopStatement):
+    if isinstance(made, ForkLoopOp):
         return made
-    if not any(isinstance(item, CallStatement | LoopStatement) for item in walk(loop.body)):
+    if not any(isinstance(item, InvokeOp | LoopOp) for item in loop.body.walk()):
         return loop  # a decision in each step, as in a search: no user expects concurrency
-    return PassRemark("iterations of a loop, one after the other", made, first_location(loop.body))
+    return PassRemark(
+        "iterations of a loop, one after the other", made, first_location(loop.body.ops)
+    )
 
 
 @dataclass(slots=True)
@@ -115,10 +115,10 @@ class _Split:
     within: Sequence[Effects]
     later: Set[Variable]
 
-    def made(self) -> ForkLoopStatement | str:
+    def made(self) -> ForkLoopOp | str:
         """Return the concurrent loop, or the reason why there is none."""
         statements = tuple(part.statement for part in self.parts)
-        if any(isinstance(item, ReturnStatement) for item in walk(statements)):
+        if any(isinstance(item, ReturnOp) for item in walk(statements)):
             return "a `return` is in it"
         if ends(statements):
             return "no iteration comes to its end"
@@ -216,12 +216,10 @@ class _Split:
         """Return True if a statement may raise by a `raise` or a call: it guards the statements
         after it, so it must not be delayed after them."""
         part = self.parts[number]
-        guards = any(
-            isinstance(item, RaiseStatement | CallStatement) for item in walk((part.statement,))
-        )
+        guards = any(isinstance(item, RaiseOp | InvokeOp) for item in walk((part.statement,)))
         return part.effects.fails and guards
 
-    def _loop(self, head: Body, body: Body, tail: Body) -> ForkLoopStatement | str:
+    def _loop(self, head: Body, body: Body, tail: Body) -> ForkLoopOp | str:
         """Build the loop, with a private variable for each value that the head passes to body or
         tail. Return a reason if that is not possible."""
         handed = TouchedVariables.of(head).assigned & (
@@ -230,7 +228,7 @@ class _Split:
         if handed & (TouchedVariables.of(body).assigned | TouchedVariables.of(tail).assigned):
             return "an iteration assigns what decides whether there is another one"
         names = {v: Variable(f"{v.name}'own", v.type) for v in sorted(handed, key=lambda v: v.name)}
-        head = (*head, *(AssignStatement(own, "copy", (v,)) for v, own in names.items()))
+        head = (*head, *(AssignOp("copy", (v,), results=(own,)) for v, own in names.items()))
         body, tail = renamed(body, names), renamed(tail, names)
         carried = exposed((*body, *tail))
         private = list(names.values())
@@ -238,15 +236,15 @@ class _Split:
             if variable in carried or variable in self.later:
                 return f"%{variable.name} is used after the iteration that assigns it"
             private.append(variable)
-        made = ForkLoopStatement(head, body, tail, tuple(private))
+        made = ForkLoopOp(body_of(head), body_of(body), body_of(tail), private=tuple(private))
         return why_not_loop(made) or made
 
 
 # ---- Splitting branches in a loop into a part that waits and a part that uses its results.
 #
 #     if %skip: continue                  %y = unset()
-#     %y = call 1 f(%item)         =>     if %skip:
-#     append(%list, %y)                   else: %y = call 1 f(%item)
+#     %y = invoke @f(%item)        =>     if %skip:
+#     append(%list, %y)                   else: %y = invoke @f(%item)
 #                                         if %skip:
 #                                         else: append(%list, %y)
 #
@@ -262,36 +260,37 @@ def without_continue(body: Body) -> Body:
     """Return the body of a loop with the statements after a `continue` moved into the arm that
     does not skip them."""
     for place, statement in enumerate(body):
-        if not isinstance(statement, IfStatement):
+        if not isinstance(statement, IfOp):
             continue
         for arm, other in ((0, 1), (1, 0)):
-            arms = [statement.then, statement.orelse]
-            if not arms[arm] or not isinstance(arms[arm][-1], ContinueStatement):
+            arms: list[Body] = [statement.then.ops, statement.orelse.ops]
+            if not arms[arm] or not isinstance(arms[arm][-1], ContinueOp):
                 continue
             arms[arm] = arms[arm][:-1]
             if any(map(leaves, arms[arm])) or ends(arms[other]):
                 continue
             arms[other] = (*arms[other], *without_continue(body[place + 1 :]))
-            return (*body[:place], IfStatement(statement.condition, arms[0], arms[1]))
+            return (*body[:place], IfOp(statement.condition, body_of(arms[0]), body_of(arms[1])))
     return body
 
 
-def with_split_branches(body: Body, waits: Callable[[Statement], bool], uses: FunctionUses) -> Body:
+def with_split_branches(body: Body, waits: Callable[[Op], bool], uses: FunctionUses) -> Body:
     """Return a body in which branches that wait are split in two, where possible."""
-    found: list[Statement] = []
+    found: list[Op] = []
     for statement in body:
-        if isinstance(statement, IfStatement) and waits(statement) and not leaves(statement):
+        if isinstance(statement, IfOp) and waits(statement) and not leaves(statement):
             arms = [
-                with_split_branches(arm, waits, uses) for arm in (statement.then, statement.orelse)
+                with_split_branches(arm, waits, uses)
+                for arm in (statement.then.ops, statement.orelse.ops)
             ]
-            inner = IfStatement(statement.condition, arms[0], arms[1])
+            inner = IfOp(statement.condition, body_of(arms[0]), body_of(arms[1]))
             found += _two(inner, waits, lambda v, whole=statement: _is_inside(v, whole, uses))
         else:
             found.append(statement)
     return tuple(found)
 
 
-def _is_inside(variable: Variable, whole: Statement, uses: FunctionUses) -> bool:
+def _is_inside(variable: Variable, whole: Op, uses: FunctionUses) -> bool:
     """Return True if a variable is read and assigned only in one statement of its function."""
     times = sum(variable in assigned(item) for item in walk((whole,)))
     reads = count_uses((whole,))[variable]
@@ -299,20 +298,24 @@ def _is_inside(variable: Variable, whole: Statement, uses: FunctionUses) -> bool
 
 
 def _two(
-    branch: IfStatement, waits: Callable[[Statement], bool], is_inside: Callable[[Variable], bool]
-) -> list[Statement]:
-    cuts = [_cut(arm, waits) for arm in (branch.then, branch.orelse)]
-    first = IfStatement(branch.condition, branch.then[: cuts[0]], branch.orelse[: cuts[1]])
-    second = IfStatement(branch.condition, branch.then[cuts[0] :], branch.orelse[cuts[1] :])
-    if not (second.then or second.orelse) or branch.condition in all_assigned(first):
+    branch: IfOp, waits: Callable[[Op], bool], is_inside: Callable[[Variable], bool]
+) -> list[Op]:
+    cuts = [_cut(arm, waits) for arm in (branch.then.ops, branch.orelse.ops)]
+    first = IfOp(
+        branch.condition, body_of(branch.then.ops[: cuts[0]]), body_of(branch.orelse.ops[: cuts[1]])
+    )
+    second = IfOp(
+        branch.condition, body_of(branch.then.ops[cuts[0] :]), body_of(branch.orelse.ops[cuts[1] :])
+    )
+    if not (second.then.ops or second.orelse.ops) or branch.condition in all_assigned(first):
         return [branch]
-    reads, later = count_uses((*second.then, *second.orelse)), all_assigned(second)
+    reads, later = count_uses((*second.then.ops, *second.orelse.ops)), all_assigned(second)
     handed = sorted((v for v in all_assigned(first) if reads[v]), key=lambda v: v.name)
     if any(variable in later or not is_inside(variable) for variable in handed):
         return [branch]
-    return [*(AssignStatement(variable, "unset") for variable in handed), first, second]
+    return [*(AssignOp("unset", results=(variable,)) for variable in handed), first, second]
 
 
-def _cut(arm: Body, waits: Callable[[Statement], bool]) -> int:
+def _cut(arm: Body, waits: Callable[[Op], bool]) -> int:
     """Return the number of statements up to and including the last one that waits."""
     return max((number for number, item in enumerate(arm, 1) if waits(item)), default=0)

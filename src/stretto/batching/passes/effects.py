@@ -17,107 +17,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from stretto.batching.instance_program import (
-    AssignStatement,
-    Body,
-    BreakStatement,
-    CallStatement,
-    ContinueStatement,
-    ForkLoopStatement,
-    ForkStatement,
-    IfStatement,
-    InstanceFunction,
-    InstanceProgram,
-    LeaveStatement,
-    Literal,
-    LoopStatement,
-    Operand,
-    PhaseStatement,
-    RaiseStatement,
-    ReadStatement,
-    ReturnStatement,
-    ScopeStatement,
-    Statement,
-    Variable,
-    bodies,
-    walk,
-)
+from stretto.batching.instance_program import Body, InstanceProgram, walk
 from stretto.batching.passes.recurrences import CellNode, DataFlowGraph
-from stretto.batching.passes.uses import FunctionUses, all_assigned, all_used, assigned, ends, used
-from stretto.batching.types import InstanceTensorType, Scalar, Type, alternatives
-
-# ---- Variables that a body reads before it assigns them.
-
-
-def exposed(body: Body) -> set[Variable]:
-    """Return the variables whose value from before a body the body may read."""
-    found: set[Variable] = set()
-    _ExposedVariables(found).body(body, frozenset())
-    return found
-
-
-_Known = frozenset[Variable]
-
-
-@dataclass(slots=True)
-class _ExposedVariables:
-    """Data flow of the variables assigned on all paths; None is a path that does not continue
-    here."""
-
-    found: set[Variable]
-    ends: dict[int, list[_Known]] | None = None
-    breaks: list[_Known] | None = None
-
-    def body(self, body: Body, known: _Known | None) -> _Known | None:
-        for statement in body:
-            if known is None:
-                return None
-            known = self.statement(statement, known)
-        return known
-
-    def statement(self, statement: Statement, known: _Known) -> _Known | None:
-        self.found.update(v for v in used(statement) if v not in known)
-        match statement:
-            case IfStatement(_, then, orelse):
-                return _meet([self.body(then, known), self.body(orelse, known)])
-            case LoopStatement(inner):
-                outer, self.breaks = self.breaks, []
-                self.body(inner, known)
-                ends, self.breaks = self.breaks, outer
-                return _meet(list(ends))
-            case ForkLoopStatement(head, inner, tail):
-                outer, self.breaks = self.breaks, []
-                self.body(tail, self.body(inner, self.body(head, known)))
-                ends, self.breaks = self.breaks, outer
-                return _meet(list(ends))
-            case ScopeStatement(label, inner):
-                self.ends = self.ends or {}
-                self.ends[label] = []
-                end = self.body(inner, known)
-                return _meet([end, *self.ends[label]])
-            case LeaveStatement(label):
-                if self.ends is not None and label in self.ends:
-                    self.ends[label].append(known)
-                return None
-            case BreakStatement():
-                if self.breaks is not None:
-                    self.breaks.append(known)
-                return None
-            case ContinueStatement() | ReturnStatement() | RaiseStatement():
-                return None
-            case ForkStatement(several):
-                several_ends = [self.body(inner, known) for inner in several]
-                return known.union(*(end for end in several_ends if end is not None))
-            case _:
-                for inner in bodies(statement):
-                    self.body(inner, known)
-                return known.union(assigned(statement))
-
-
-def _meet(ways: list[_Known | None]) -> _Known | None:
-    arriving = [way for way in ways if way is not None]
-    return frozenset.intersection(*arriving) if arriving else None
-
+from stretto.batching.passes.uses import FunctionUses, all_assigned, all_used, assigned, ends
+from stretto.ir.assigned import exposed
+from stretto.ir.core import Literal, Op, Operand, Variable
+from stretto.ir.data import (
+    AssignOp,
+    ContinueOp,
+    ForkLoopOp,
+    ForkOp,
+    InstanceFunction,
+    InvokeOp,
+    PhaseOp,
+    RaiseOp,
+    ReadOp,
+    ReturnOp,
+    body_of,
+)
+from stretto.ir.data_effects import CHANGING, DEEP, MAKING, SAFE, SAFE_ON_NUMBERS, SAME
+from stretto.ir.types import DataType, Scalar, TensorType, alternatives
 
 Root = int | str | Variable
 """Origin of an object: the number of a parameter; the variable to which a statement outside of the
@@ -137,27 +56,6 @@ def may_alias(first: Access, second: Access) -> bool:
     return True
 
 
-_MAKING = frozenset(
-    ("record", "list", "dict", "slice", "concat", "repeat", "to_list", "keys", "values",
-     "sorted_ints", "rows", "tuple", "shared", "join_str", "join_all",
-     "characters", "repr", "text")
-)  # fmt: skip
-_SAME = frozenset(("copy", "cast", "expect"))
-_CHANGING = frozenset(
-    ("set", "put", "append", "insert", "extend", "store", "pop", "remove", "reverse", "clear")
-)
-_DEEP = frozenset(("eq", "ne", "contains", "index"))
-"""Primitives that read everything reachable from their arguments."""
-_SAFE = frozenset(
-    ("copy", "shared", "record", "tuple", "list", "dict", "is", "not", "truth", "has_type",
-     "cast", "append", "clear", "extend", "concat", "to_list", "rows", "keys", "values", "reverse",
-     "join_str", "item", "ready", "unset", "has", "join_all", "characters", "repr", "text",
-     "round_to")
-)  # fmt: skip
-"""Primitives that never raise on operands that the verifier accepts."""
-_SAFE_ON_NUMBERS = frozenset(
-    ("lt", "le", "gt", "ge", "eq", "ne", "min", "max", "to_float", "and", "or", "xor", "invert")
-)
 _SMALL = 1 << 20
 
 
@@ -216,14 +114,14 @@ class AllEffects:
     def __init__(self, program: InstanceProgram) -> None:
         self._program = program
         self._flow = DataFlowGraph(program)
-        self._summaries = [_Summary() for _ in program.functions]
+        self._summaries = {name: _Summary() for name in program.functions}
         changed = True
         while changed:
             changed = False
-            for number, function in enumerate(program.functions):
-                before = self._summaries[number].size()
-                self._summarise(number, function)
-                changed = changed or self._summaries[number].size() != before
+            for name, function in program.functions.items():
+                before = self._summaries[name].size()
+                self._summarise(name, function)
+                changed = changed or self._summaries[name].size() != before
 
     def of(self, part: Body, around: Body, function: FunctionObjects) -> Effects:
         """Return the effects of some statements of a function, as seen from outside of them. If
@@ -243,15 +141,15 @@ class AllEffects:
     def objects(self, function: InstanceFunction) -> FunctionObjects:
         """Return what `of` needs to know of the function that a part is in."""
         part = _Part(self._program, self._flow, self._summaries, _Summary())
-        part.find_roots(function.body, {}, sites=True)
+        part.find_roots(function.body.ops, {}, sites=True)
         return FunctionObjects(part.roots, FunctionUses.of(function).assignments)
 
-    def _summarise(self, number: int, function: InstanceFunction) -> None:
+    def _summarise(self, name: str, function: InstanceFunction) -> None:
         parameters: _Roots = {v: {place} for place, v in enumerate(function.parameters)}
         summaries = self._summaries
-        part = _Part(self._program, self._flow, summaries, summaries[number], parameters)
-        part.find_roots(function.body, {})
-        part.add(function.body)
+        part = _Part(self._program, self._flow, summaries, summaries[name], parameters)
+        part.find_roots(function.body.ops, {})
+        part.add(function.body.ops)
 
 
 _Roots = dict[Variable, set[Root]]
@@ -273,7 +171,7 @@ class _Part:
 
     program: InstanceProgram
     flow: DataFlowGraph
-    summaries: list[_Summary]
+    summaries: dict[str, _Summary]
     summary: _Summary
     outside: _Roots = field(default_factory=_Roots)
     roots: _Roots = field(default_factory=_Roots)
@@ -309,14 +207,14 @@ class _Part:
     def _elsewhere(self, variable: Variable) -> set[Root]:
         return self.outside.get(variable, {OTHER})
 
-    def _made(self, statement: Statement) -> set[Root]:
+    def _made(self, statement: Op) -> set[Root]:
         """Return the roots of what a statement assigns."""
         match statement:
-            case AssignStatement(op=op, args=args):
-                if op in _MAKING:
+            case AssignOp(op=op, args=args):
+                if op in MAKING:
                     return {MADE}
-                return self._roots(args[0]) if op in _SAME else {OTHER}
-            case CallStatement(function=number, args=args):
+                return self._roots(args[0]) if op in SAME else {OTHER}
+            case InvokeOp(function=number, args=args):
                 return self._translated(self.summaries[number].results, args)
             case _:
                 return {MADE}  # tensors and numbers are immutable
@@ -333,12 +231,12 @@ class _Part:
             found |= self._roots(args[root]) if isinstance(root, int) else {root}
         return found
 
-    def _statement(self, statement: Statement) -> None:
+    def _statement(self, statement: Op) -> None:
         summary = self.summary
         match statement:
-            case AssignStatement():
+            case AssignOp():
                 self._assign(statement)
-            case CallStatement(function=number, args=args):
+            case InvokeOp(function=number, args=args):
                 callee = self.summaries[number]
                 for mine, theirs in (
                     (summary.reads, callee.reads),
@@ -349,22 +247,22 @@ class _Part:
                 summary.waits |= callee.waits
                 summary.fails |= callee.fails
                 summary.phases |= callee.phases
-            case ReadStatement(target, tensor):
+            case ReadOp(target, tensor):
                 summary.waits = True
                 summary.fails |= _read_fails(target.type, tensor)
-            case RaiseStatement(parts=parts):
+            case RaiseOp(message=parts):
                 summary.fails = True
                 for part in parts:
                     if not isinstance(part, str):
                         self._touch(part, summary.reads, deep=True)
-            case ReturnStatement(value):
+            case ReturnOp(value):
                 summary.results |= self._roots(value)
-            case PhaseStatement():
+            case PhaseOp():
                 summary.phases = True
             case _:
                 pass
 
-    def _assign(self, statement: AssignStatement) -> None:
+    def _assign(self, statement: AssignOp) -> None:
         op, args = statement.op, statement.args
         summary = self.summary
         summary.fails |= may_raise(statement)
@@ -373,15 +271,15 @@ class _Part:
             into = summary.writes if op == "set" else summary.reads
             into |= {(r, c) for r in self._roots(args[0]) if r != MADE for c in cells}
             return
-        if op in _SAME or op in ("tuple", "list", "record", "dict", "item", "is", "has_type"):
+        if op in SAME or op in ("tuple", "list", "record", "dict", "item", "is", "has_type"):
             return
         for place, arg in enumerate(args):
-            if op in _CHANGING and place == 0:
+            if op in CHANGING and place == 0:
                 self._touch(arg, summary.writes, deep=False)
-            elif op in _CHANGING and op != "extend":
+            elif op in CHANGING and op != "extend":
                 continue
             else:
-                self._touch(arg, summary.reads, deep=op in _DEEP)
+                self._touch(arg, summary.reads, deep=op in DEEP)
 
     def _touch(self, operand: Operand, into: set[tuple[Root, CellNode]], deep: bool) -> None:
         if not isinstance(operand, Variable):
@@ -394,12 +292,12 @@ class _Part:
         into |= {(r, c) for r in self._roots(operand) if r != MADE for c in cells}
 
 
-def may_raise(statement: AssignStatement) -> bool:
+def may_raise(statement: AssignOp) -> bool:
     """Return True if a primitive may raise, judging by the types of its operands."""
     op, args = statement.op, statement.args
-    if op in _SAFE:
+    if op in SAFE:
         return False
-    if op in _SAFE_ON_NUMBERS:
+    if op in SAFE_ON_NUMBERS:
         return not all(_is_number(arg) for arg in args)
     if op == "len":
         return not isinstance(args[0], Variable) or len(list(alternatives(args[0].type))) != 1
@@ -423,11 +321,11 @@ def _is_kind(operand: Operand, kind: Scalar) -> bool:
     return type(operand.value) is names[kind]
 
 
-def _read_fails(type_: Type, tensor: Operand) -> bool:
+def _read_fails(type_: DataType, tensor: Operand) -> bool:
     """Return True if a Read may raise: an int read from a float tensor may be infinite or NaN."""
     given = tensor.type if isinstance(tensor, Variable) else None
     return type_ == Scalar.INT and not (
-        isinstance(given, InstanceTensorType) and not given.dtype.torch.is_floating_point
+        isinstance(given, TensorType) and not given.dtype.torch.is_floating_point
     )
 
 
@@ -460,11 +358,11 @@ def why_dependent(several: Sequence[Body]) -> str | None:
     return None
 
 
-def why_not_loop(loop: ForkLoopStatement) -> str | None:
+def why_not_loop(loop: ForkLoopOp) -> str | None:
     """Return why the iterations of a loop cannot run concurrently, or None if they can."""
     private = frozenset(loop.private)
-    head, body, tail = map(TouchedVariables.of, (loop.head, loop.body, loop.tail))
-    if any(isinstance(item, ContinueStatement) for item in walk(loop.head)):
+    head, body, tail = map(TouchedVariables.of, (loop.head.ops, loop.body.ops, loop.tail.ops))
+    if any(isinstance(item, ContinueOp) for item in loop.head.walk()):
         return "an iteration may end in the head"
     if body.assigned - private:
         return "a body assigns what is not private to an iteration"
@@ -481,4 +379,4 @@ def forked(several: Sequence[Body]) -> Body:
     several = [body for body in several if body]
     if len(several) < 2 or any(map(ends, several)) or why_dependent(several) is not None:
         return tuple(statement for body in several for statement in body)
-    return (ForkStatement(tuple(several)),)
+    return (ForkOp(tuple(map(body_of, tuple(several)))),)

@@ -20,18 +20,11 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from stretto.batching.instance_program import (
-    AssignStatement,
-    Body,
-    InstanceProgram,
-    OperandPlaceholder,
-    OperateStatement,
-    Statement,
-    Variable,
-)
+from stretto.batching.instance_program import Body, InstanceProgram
 from stretto.batching.passes.uses import with_bodies
-from stretto.batching.types import InstanceTensorType
-from stretto.ir.types import DType
+from stretto.ir.core import Op, Variable
+from stretto.ir.data import AssignOp, OperandPlaceholder, OperateOp
+from stretto.ir.types import DType, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +33,8 @@ class GatherParameters:
 
     def apply(self, program: InstanceProgram) -> None:
         gatherer = _Gatherer()
-        for function in program.functions:
-            function.body = gatherer.body(function.body)
+        for function in program.functions.values():
+            function.body.ops = list(gatherer.body(function.body.ops))
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,25 +59,27 @@ class _Gatherer:
     called: dict[nn.Module, _Called] = field(default_factory=dict[nn.Module, _Called])
 
     def body(self, body: Body) -> Body:
-        found: list[Statement] = []
+        found: list[Op] = []
         for statement in body:
             statement = with_bodies(statement, self.body)
-            if isinstance(statement, OperateStatement) and statement.operands:
+            if isinstance(statement, OperateOp) and statement.inputs:
                 shared, statement = self.gathered(statement)
                 found += shared
             found.append(statement)
         return tuple(found)
 
-    def gathered(self, operate: OperateStatement) -> tuple[list[AssignStatement], OperateStatement]:
+    def gathered(self, operate: OperateOp) -> tuple[list[AssignOp], OperateOp]:
         """Return the operator with its tensors as operands, and the statements that define them."""
         operation = operate.operation
-        operands = list(operate.operands)
-        shared: list[AssignStatement] = []
+        operands = list(operate.inputs)
+        shared: list[AssignOp] = []
 
         def operand(tensor: torch.Tensor) -> OperandPlaceholder:
             dtype = DType.from_torch(tensor.dtype)
-            variable = Variable("parameter", InstanceTensorType(dtype, tuple(tensor.shape)))
-            shared.append(AssignStatement(variable, "shared", (), tensor, operation.location))
+            variable = Variable("parameter", TensorType(dtype, tuple(tensor.shape)))
+            shared.append(
+                AssignOp("shared", (), tensor, results=(variable,), location=operation.location)
+            )
             operands.append(variable)
             return OperandPlaceholder(len(operands) - 1)
 
@@ -106,7 +101,7 @@ class _Gatherer:
                 args = (*args, *(operand(p) for _, p in function.named_parameters()))
                 function = self.called.setdefault(function, _Called(function, names))
         changed = replace(operation, function=function, args=args)
-        return shared, OperateStatement(operate.targets, changed, tuple(operands))
+        return shared, OperateOp(changed, tuple(operands), results=operate.targets)
 
 
 def _is_carried(tensor: torch.Tensor) -> bool:

@@ -15,31 +15,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from stretto.batching.instance_program import (
-    AssignStatement,
-    Body,
-    CallStatement,
-    InstanceProgram,
-    Literal,
-    Operand,
-    OperateStatement,
-    ReadStatement,
-    RecordStatement,
-    ReturnStatement,
-    Statement,
-    Variable,
-    walk,
-)
-from stretto.batching.types import (
+from stretto.batching.instance_program import Body, InstanceProgram, walk
+from stretto.components import components, reachable
+from stretto.ir.call_graph import called_from
+from stretto.ir.core import Literal, Op, Operand, Variable
+from stretto.ir.data import AssignOp, InvokeOp, OperateOp, ReadOp, RecordOp, ReturnOp
+from stretto.ir.data_effects import STORING
+from stretto.ir.types import (
+    DataType,
     DictType,
     ListType,
     RecordType,
     Scalar,
     TupleType,
-    Type,
     alternatives,
 )
-from stretto.components import components, reachable
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +41,7 @@ class CellNode:
 class ResultNode:
     """The result of a function, as a node."""
 
-    function: int
+    function: str
 
 
 Node = Variable | CellNode | ResultNode
@@ -66,27 +56,11 @@ def recurrent(program: InstanceProgram, parts: Iterable[Body]) -> set[Node]:
     return graph.recurrent()
 
 
-def called(program: InstanceProgram, parts: Iterable[Body]) -> set[int]:
-    """Return the numbers of the functions that bodies call, directly or indirectly."""
-    found: set[int] = set()
-    waiting = list(parts)
-    while waiting:
-        for statement in walk(waiting.pop()):
-            if isinstance(statement, CallStatement) and statement.function not in found:
-                found.add(statement.function)
-                waiting.append(program.functions[statement.function].body)
-    return found
-
-
 def reads_tensors(program: InstanceProgram, body: Body) -> bool:
     """Return True if an instance may wait in a body, or in a function it calls, for the value of a
     tensor."""
-    parts = [body, *(program.functions[number].body for number in called(program, [body]))]
-    return any(isinstance(item, ReadStatement) for part in parts for item in walk(part))
-
-
-_STORING = frozenset(("set", "put", "append", "insert", "extend", "store"))
-"""Primitives that store a value in their first argument."""
+    parts = [body, *(program.functions[name].body.ops for name in called_from(program, body))]
+    return any(isinstance(item, ReadOp) for part in parts for item in walk(part))
 
 
 @dataclass(slots=True)
@@ -97,31 +71,29 @@ class DataFlowGraph:
     edges: dict[Node, set[Node]] = field(default_factory=dict["Node", "set[Node]"])
     operators: set[tuple[Node, Node]] = field(default_factory=set["tuple[Node, Node]"])
     """The edges from an operand of an operator to its result."""
-    operators_seen: list[OperateStatement | RecordStatement] = field(
-        default_factory=list["OperateStatement | RecordStatement"]
-    )
-    functions: set[int] = field(default_factory=set[int])
+    operators_seen: list[OperateOp | RecordOp] = field(default_factory=list["OperateOp | RecordOp"])
+    functions: set[str] = field(default_factory=set[str])
 
-    def add(self, body: Body, function: int = 0) -> None:
+    def add(self, body: Body, function: str = "") -> None:
         for statement in walk(body):
             self.statement(statement, function)
 
-    def statement(self, statement: Statement, function: int) -> None:
+    def statement(self, statement: Op, function: str) -> None:
         match statement:
-            case OperateStatement(targets, _, operands) | RecordStatement(targets, _, operands):
+            case OperateOp(targets, _, operands) | RecordOp(targets, _, operands):
                 self.operators_seen.append(statement)
                 for operand in operands:
                     for target in targets:
                         for node in self.nodes(operand):
                             self.edge(node, target)
                             self.operators.add((node, target))
-            case AssignStatement(target, op, args, detail):
+            case AssignOp(target, op, args, detail):
                 self.assign(target, op, args, detail)
-            case ReadStatement(target, tensor):
+            case ReadOp(target, tensor):
                 self.flow(tensor, [target])
-            case CallStatement(target, number, args):
-                self.call(target, number, args)
-            case ReturnStatement(value):
+            case InvokeOp(target, name, args):
+                self.call(target, name, args)
+            case ReturnOp(value):
                 self.flow(value, [ResultNode(function)])
             case _:
                 pass
@@ -139,20 +111,20 @@ class DataFlowGraph:
         into: list[Node] = [] if target is None else [target]
         if target is not None:
             into += self.cells(target.type)
-        if op in _STORING:
+        if op in STORING:
             into += self.fields(args[0], detail) if op == "set" else self.cells(args[0])
         for arg in args:
             self.flow(arg, into)
 
-    def call(self, target: Variable | None, number: int, args: tuple[Operand, ...]) -> None:
-        called_function = self.program.functions[number]
+    def call(self, target: Variable | None, name: str, args: tuple[Operand, ...]) -> None:
+        called_function = self.program.functions[name]
         for parameter, arg in zip(called_function.parameters, args, strict=True):
             self.flow(arg, [parameter])
         if target is not None:
-            self.edge(ResultNode(number), target)
-        if number not in self.functions:
-            self.functions.add(number)
-            self.add(called_function.body, number)
+            self.edge(ResultNode(name), target)
+        if name not in self.functions:
+            self.functions.add(name)
+            self.add(called_function.body.ops, name)
 
     def flow(self, operand: Operand, into: Iterable[Node]) -> None:
         into = list(into)
@@ -166,7 +138,7 @@ class DataFlowGraph:
             yield operand
             yield from self.cells(operand)
 
-    def cells(self, value: Operand | Type) -> list[CellNode]:
+    def cells(self, value: Operand | DataType) -> list[CellNode]:
         """Return the cells of the lists and dicts that a value may be, without those nested in
         them."""
         if isinstance(value, Literal):
@@ -200,7 +172,7 @@ class DataFlowGraph:
         seeds = (node for node in self.edges if component[node] in cyclic)
         return reachable(seeds, self.edges)
 
-    def reachable_cells(self, type_: Type) -> set[CellNode]:
+    def reachable_cells(self, type_: DataType) -> set[CellNode]:
         """Return the cells reachable from a type, nested ones included."""
         found: set[CellNode] = set()
         waiting = [type_]
@@ -218,7 +190,7 @@ class DataFlowGraph:
         return found
 
 
-def _types(type_: Type) -> Iterator[Type]:
+def _types(type_: DataType) -> Iterator[DataType]:
     """Yield the types that a value may have, tuples replaced by the types of their items."""
     for item in alternatives(type_):
         if isinstance(item, TupleType):

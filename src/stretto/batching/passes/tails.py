@@ -5,9 +5,9 @@
       %a = tanh(%x)                              %a = tanh(%x)
       %c = copy(%a)                              %h = sigmoid(%a)
     else:                               =>       return %h
-      %b = call 0 f(%x)                        else:
+      %b = invoke @f(%x)                       else:
       %c = copy(%b)                              %x' = getitem(table, %word)
-    %h = sigmoid(%c)                             %b = call 0 f(%x')
+    %h = sigmoid(%c)                             %b = invoke @f(%x')
     return %h                                    %h' = sigmoid(%b)
                                                  return %h'
 
@@ -23,19 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stretto.batching.instance_program import (
-    AssignStatement,
-    Body,
-    IfStatement,
-    InstanceFunction,
-    InstanceProgram,
-    OperateStatement,
-    PhaseStatement,
-    ReturnStatement,
-    Statement,
-    Variable,
-    walk,
-)
+from stretto.batching.instance_program import Body, InstanceProgram, walk
 from stretto.batching.passes.uses import (
     FreshNames,
     FunctionUses,
@@ -48,6 +36,9 @@ from stretto.batching.passes.uses import (
     used,
     with_bodies,
 )
+from stretto.ir.core import Op, Variable
+from stretto.ir.data import AssignOp, InstanceFunction, OperateOp, PhaseOp, ReturnOp, body_of
+from stretto.ir.ops import IfOp
 
 MOST_TAIL = 24
 """Largest number of statements that are copied into the arms of a branch."""
@@ -58,30 +49,27 @@ class MoveAroundBranches:
     name: ClassVar[str] = "tails"
 
     def apply(self, program: InstanceProgram) -> None:
-        for function in program.functions:
-            function.body = _Tails(function).body(function.body)
-            function.body = _Sinker(function).body(function.body)
+        for function in program.functions.values():
+            function.body.ops = list(_Tails(function).body(function.body.ops))
+            function.body.ops = list(_Sinker(function).body(function.body.ops))
 
 
 # ---- tails
 
 
-def why_no_tail(branch: IfStatement, tail: Body) -> str | None:
+def why_no_tail(branch: IfOp, tail: Body) -> str | None:
     """Return why the statements after a branch stay there, or None if they may move to the end of
     each arm."""
-    if not any(isinstance(item, OperateStatement) for item in tail):
+    if not any(isinstance(item, OperateOp) for item in tail):
         return "no operator follows the branch"
     if len(tail) > MOST_TAIL:
         return f"more than {MOST_TAIL} statements follow the branch"
-    if not all(
-        isinstance(item, AssignStatement | OperateStatement | ReturnStatement) for item in tail
-    ):
+    if not all(isinstance(item, AssignOp | OperateOp | ReturnOp) for item in tail):
         return "control or a call follows the branch"
     wanted = {
         variable
         for item in tail
-        if isinstance(item, OperateStatement)
-        or (isinstance(item, AssignStatement) and item.op == "copy")
+        if isinstance(item, OperateOp) or (isinstance(item, AssignOp) and item.op == "copy")
         for variable in used(item)
     }
     if wanted.isdisjoint(all_assigned(branch)):
@@ -95,18 +83,18 @@ class _Tails:
         self._names = FreshNames(function)
 
     def body(self, body: Body) -> Body:
-        found: list[Statement] = []
+        found: list[Op] = []
         for place, statement in enumerate(body):
             statement = with_bodies(statement, self.body)
             tail = body[place + 1 :]
-            if isinstance(statement, IfStatement) and why_no_tail(statement, tail) is None:
-                then, orelse = statement.then, statement.orelse
+            if isinstance(statement, IfOp) and why_no_tail(statement, tail) is None:
+                then, orelse = statement.then.ops, statement.orelse.ops
                 if not ends(orelse):
                     copied = tail if ends(then) else self._copied(tail)
                     orelse = self.body((*orelse, *copied))
                 if not ends(then):
                     then = self.body((*then, *tail))
-                return (*found, IfStatement(statement.condition, then, orelse))
+                return (*found, IfOp(statement.condition, body_of(then), body_of(orelse)))
             found.append(statement)
         return tuple(found)
 
@@ -125,16 +113,14 @@ class _Tails:
 # ---- operators before a branch
 
 
-def why_not_into(
-    operate: OperateStatement, branch: IfStatement, rest: Body, uses: FunctionUses
-) -> str | None:
+def why_not_into(operate: OperateOp, branch: IfOp, rest: Body, uses: FunctionUses) -> str | None:
     """Return why an operator stays before a branch, or None if it may move into the arms that use
     it. rest: the statements after the branch in its body."""
     if not all(map(uses.is_single, operate.targets)):
         return "its result is assigned in several places"
     if branch.condition in operate.targets:
         return "the condition uses it"
-    arms = [count_uses(branch.then), count_uses(branch.orelse)]
+    arms = [count_uses(branch.then.ops), count_uses(branch.orelse.ops)]
     later = count_uses(rest)
     for target in operate.targets:
         if arms[0][target] + arms[1][target] + later[target] != uses.reads[target]:
@@ -145,18 +131,18 @@ def why_not_into(
     if any(later[target] for target in operate.targets):
         if not all_assigned(branch).isdisjoint(used(operate)):
             return "an arm assigns what it uses"
-        for arm, uses_it in zip((branch.then, branch.orelse), users, strict=True):
+        for arm, uses_it in zip((branch.then.ops, branch.orelse.ops), users, strict=True):
             if uses_it and not ends(arm):
                 return "an arm and what follows it use it"
-    if not any(_has_operators(arm, operate) for arm in (branch.then, branch.orelse)):
+    if not any(_has_operators(arm, operate) for arm in (branch.then.ops, branch.orelse.ops)):
         return "no operator of an arm uses it"
     return None
 
 
-def _has_operators(arm: Body, operate: OperateStatement) -> bool:
+def _has_operators(arm: Body, operate: OperateOp) -> bool:
     """Return True if operators in an arm use a result of an operator."""
     return any(
-        isinstance(item, OperateStatement) and not set(operate.targets).isdisjoint(used(item))
+        isinstance(item, OperateOp) and not set(operate.targets).isdisjoint(used(item))
         for item in walk(arm)
     )
 
@@ -167,11 +153,11 @@ class _Sinker:
         self._names = FreshNames(function)
 
     def body(self, body: Body) -> Body:
-        found: list[Statement] = []
+        found: list[Op] = []
         rest = body
         while rest:
             statement, rest = rest[0], rest[1:]
-            if isinstance(statement, IfStatement):
+            if isinstance(statement, IfOp):
                 sinking = _Sinking(self._uses, self._names, statement, rest)
                 found = sinking.sink(found)
                 statement, rest = sinking.branch, sinking.rest
@@ -185,19 +171,19 @@ class _Sinking:
 
     uses: FunctionUses
     names: FreshNames
-    branch: IfStatement
+    branch: IfOp
     rest: Body
 
-    def sink(self, before: list[Statement]) -> list[Statement]:
+    def sink(self, before: list[Op]) -> list[Op]:
         """Move operators into the arms; return the statements that stay before the branch."""
-        kept: list[Statement] = []
+        kept: list[Op] = []
         reads: set[Variable] = set()
         writes: set[Variable] = set()
         same_phase = True
         for statement in reversed(before):
-            same_phase = same_phase and not isinstance(statement, PhaseStatement)
+            same_phase = same_phase and not isinstance(statement, PhaseOp)
             if (
-                isinstance(statement, OperateStatement)
+                isinstance(statement, OperateOp)
                 and same_phase
                 and reads.isdisjoint(statement.targets)
                 and writes.isdisjoint(used(statement))
@@ -210,10 +196,10 @@ class _Sinking:
             writes |= all_assigned(statement)
         return kept
 
-    def _move(self, operate: OperateStatement) -> None:
+    def _move(self, operate: OperateOp) -> None:
         """Put an operator before each body that uses it: the operator itself before the first one,
         copies with new variables before the others."""
-        parts = [self.branch.then, self.branch.orelse, self.rest]
+        parts = [self.branch.then.ops, self.branch.orelse.ops, self.rest]
         first = True
         for place, part in enumerate(parts):
             inside = count_uses(part)
@@ -230,5 +216,5 @@ class _Sinking:
                 self.uses.reads.update(used(operate))
             first = False
             parts[place] = moved
-        self.branch = IfStatement(self.branch.condition, parts[0], parts[1])
+        self.branch = IfOp(self.branch.condition, body_of(parts[0]), body_of(parts[1]))
         self.rest = parts[2]

@@ -22,30 +22,23 @@ from typing import Any, ClassVar
 import torch
 
 from stretto.batching.instance_program import (
-    AssignStatement,
     Body,
-    InstanceFunction,
     InstanceProgram,
-    Operand,
-    OperandPlaceholder,
-    OperateStatement,
-    Statement,
-    Variable,
     call_operation,
     filled,
     inputs_of,
 )
 from stretto.batching.passes.uses import (
     FunctionUses,
-    OperationKeys,
     all_assigned,
-    assigned,
-    operand_key,
-    used,
     with_bodies,
     with_operands,
 )
-from stretto.batching.types import InstanceTensorType
+from stretto.ir.core import Op, Operand, Variable
+from stretto.ir.data import AssignOp, InstanceFunction, OperandPlaceholder, OperateOp, operation_key
+from stretto.ir.types import TensorType
+from stretto.passes.cse import merge_equal
+from stretto.passes.dce import drop_unused
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +50,29 @@ class Tidy:
 
     def apply(self, program: InstanceProgram) -> None:
         filled = _Filled()
-        for function in program.functions:
+        for function in program.functions.values():
             _follow_copies(function)
-            function.body = filled.visit(function.body)
+            function.body.ops = list(filled.visit(function.body.ops))
             if self.shares:
                 _share(function)
-            _merge_equal(function)
-            remove_unused(function)
+            merge_equal(function)
+            drop_unused(function, _COPIES)
 
+
+_COPIES = frozenset(("copy", "shared", "cast"))
+"""Primitives that are removed if their result is not read."""
 
 # ---- copies
 
 
 def _follow_copies(function: InstanceFunction) -> None:
-    function.body = _followed(function.body, {})
+    function.body.ops = list(_followed(function.body.ops, {}))
 
 
 def _followed(body: Body, sources: dict[Variable, Operand]) -> Body:
     """Return a body in which reads of copies read the original. sources: the operand that each
     variable is a copy of at this place."""
-    found: list[Statement] = []
+    found: list[Op] = []
     for statement in body:
         statement = with_operands(statement, lambda operand: _source(sources, operand))
         for variable in all_assigned(statement):
@@ -84,7 +80,7 @@ def _followed(body: Body, sources: dict[Variable, Operand]) -> Body:
         statement = with_bodies(statement, lambda inner: _followed(inner, dict(sources)))
         found.append(statement)
         match statement:
-            case AssignStatement(Variable() as target, "copy", (Variable() as source,)):
+            case AssignOp(Variable() as target, "copy", (Variable() as source,)):
                 # A copy to another type is kept: it converts to a union type.
                 if target is not source and target.type == source.type:
                     sources[target] = source
@@ -115,27 +111,30 @@ _FILLED = frozenset(
 class _Filled:
     """Tensors of constant content, one per content."""
 
-    contents: OperationKeys = field(default_factory=OperationKeys)
     made: dict[Hashable, torch.Tensor] = field(default_factory=dict[Hashable, torch.Tensor])
 
     def visit(self, body: Body) -> Body:
         return tuple(with_bodies(self._constant(item), self.visit) for item in body)
 
-    def _constant(self, statement: Statement) -> Statement:
-        if not isinstance(statement, OperateStatement) or len(statement.operands) != 1:
+    def _constant(self, statement: Op) -> Op:
+        if not isinstance(statement, OperateOp) or len(statement.inputs) != 1:
             return statement
-        operation, (operand,) = statement.operation, statement.operands
+        operation, (operand,) = statement.operation, statement.inputs
         name = getattr(operation.function, "__name__", "")
         if name not in _FILLED or not isinstance(operand, Variable):
             return statement
-        if not isinstance(operand.type, InstanceTensorType) or list(inputs_of(operation.args[1:])):
+        if not isinstance(operand.type, TensorType) or list(inputs_of(operation.args[1:])):
             return statement
-        key = (operand.type, self.contents.operation(operation))
+        key = (operand.type, operation_key(operation))
         if key not in self.made:
-            example = torch.zeros(operand.type.shape, dtype=operand.type.dtype.torch)
+            example = torch.zeros(operand.type.static_shape(), dtype=operand.type.dtype.torch)
             self.made[key] = call_operation(operation, [example])
-        return AssignStatement(
-            statement.targets[0], "shared", (), self.made[key], operation.location
+        return AssignOp(
+            "shared",
+            (),
+            self.made[key],
+            results=(statement.targets[0],),
+            location=operation.location,
         )
 
 
@@ -144,33 +143,29 @@ def _share(function: InstanceFunction) -> None:
     shared: dict[Variable, torch.Tensor] = {}
 
     def visit(body: Body) -> Body:
-        found: list[Statement] = []
+        found: list[Op] = []
         for statement in body:
             match statement:
-                case AssignStatement(Variable() as target, "shared", _, tensor) if uses.is_single(
-                    target
-                ):
+                case AssignOp(Variable() as target, "shared", _, tensor) if uses.is_single(target):
                     shared[target] = tensor
-                case OperateStatement():
+                case OperateOp():
                     statement = _with_static(statement, shared)
                 case _:
                     pass
             found.append(with_bodies(statement, visit))
         return tuple(found)
 
-    function.body = visit(function.body)
+    function.body.ops = list(visit(function.body.ops))
 
 
-def _with_static(
-    statement: OperateStatement, shared: dict[Variable, torch.Tensor]
-) -> OperateStatement:
+def _with_static(statement: OperateOp, shared: dict[Variable, torch.Tensor]) -> OperateOp:
     """Return an operator with its shared operands as static arguments. An operator without any
     other operand is unchanged, since an instance could not record it without operands."""
-    stay = [n for n, operand in enumerate(statement.operands) if operand not in shared]
-    if not stay or len(stay) == len(statement.operands):
+    stay = [n for n, operand in enumerate(statement.inputs) if operand not in shared]
+    if not stay or len(stay) == len(statement.inputs):
         return statement
     given: list[Any] = []
-    for number, operand in enumerate(statement.operands):
+    for number, operand in enumerate(statement.inputs):
         if number in stay:
             given.append(OperandPlaceholder(stay.index(number)))
         else:
@@ -178,75 +173,4 @@ def _with_static(
             given.append(shared[operand])
     args, kwargs = filled((statement.operation.args, statement.operation.kwargs), given)
     operation = replace(statement.operation, args=args, kwargs=kwargs)
-    return OperateStatement(
-        statement.targets, operation, tuple(statement.operands[n] for n in stay)
-    )
-
-
-# ---- equal operators
-
-
-def _merge_equal(function: InstanceFunction) -> None:
-    merger = _Merger(FunctionUses.of(function))
-    function.body = merger.body(function.body, {})
-
-
-@dataclass(slots=True)
-class _Merger:
-    uses: FunctionUses
-    contents: OperationKeys = field(default_factory=OperationKeys)
-    same: dict[Variable, Variable] = field(default_factory=dict[Variable, Variable])
-
-    def body(self, body: Body, known: dict[Hashable, tuple[Variable, ...]]) -> Body:
-        """Replace repeated operators. known: the results of earlier operators, by content and
-        operands."""
-        found: list[Statement] = []
-        for statement in body:
-            statement = with_operands(statement, lambda operand: _source(self.same, operand))
-            if isinstance(statement, OperateStatement) and self._has_one_value(statement):
-                operands = tuple(map(operand_key, statement.operands))
-                key = (self.contents.operation(statement.operation), operands)
-                if key in known:
-                    self.same.update(zip(statement.targets, known[key], strict=True))
-                    continue
-                known[key] = statement.targets
-            found.append(with_bodies(statement, lambda inner: self.body(inner, dict(known))))
-        return tuple(found)
-
-    def _has_one_value(self, statement: OperateStatement) -> bool:
-        return all(map(self.uses.is_single, (*statement.targets, *statement.operands)))
-
-
-# ---- unused results
-
-_PURE = frozenset(("copy", "shared", "cast"))
-
-
-def remove_unused(function: InstanceFunction) -> None:
-    """Remove operators and copies whose results are not read, except those that may raise."""
-    reads = FunctionUses.of(function).reads
-    changed = True
-
-    def visit(body: Body) -> Body:
-        nonlocal changed
-        found: list[Statement] = []
-        # From the bottom up, so that operators read only by unused operators are removed, too.
-        for statement in reversed(body):
-            statement = with_bodies(statement, visit)
-            match statement:
-                case OperateStatement():
-                    pure = not statement.may_raise
-                case AssignStatement(op=op):
-                    pure = op in _PURE
-                case _:
-                    pure = False
-            if pure and not any(reads[variable] for variable in assigned(statement)):
-                reads.subtract(used(statement))
-                changed = True
-                continue
-            found.append(statement)
-        return tuple(reversed(found))
-
-    while changed:
-        changed = False
-        function.body = visit(function.body)
+    return OperateOp(operation, tuple(statement.inputs[n] for n in stay), results=statement.targets)

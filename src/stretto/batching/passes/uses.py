@@ -7,100 +7,47 @@ what the other one assigns, or the other one may end the body before it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from stretto.batching.instance_program import (
-    AssignStatement,
-    BlockStep,
-    Body,
-    BreakStatement,
-    CallStatement,
-    ContinueStatement,
-    ForkLoopStatement,
-    ForkStatement,
-    IfStatement,
+from stretto.batching.instance_program import BlockStep, Body, StaticBlock, walk
+from stretto.ir.core import Block, Op, Operand, Variable, block_fields
+from stretto.ir.data import (
+    BreakOp,
+    ContinueOp,
+    ForkLoopOp,
     InstanceFunction,
-    LeaveStatement,
-    Literal,
-    LoopStatement,
-    Operand,
-    OperandPlaceholder,
-    OperateStatement,
-    Operation,
-    PhaseStatement,
-    RaiseStatement,
-    ReadStatement,
-    RecordStatement,
-    ReturnStatement,
-    ScopeStatement,
-    Statement,
-    StaticBlock,
-    Variable,
-    bodies,
-    walk,
+    LeaveOp,
+    LoopOp,
+    RaiseOp,
+    ReturnOp,
+    ScopeOp,
+    body_of,
+    operation_key,
 )
-from stretto.batching.types import InstanceTensorType, RowsType, Scalar
+from stretto.ir.ops import IfOp
+from stretto.ir.types import RowsType, Scalar, TensorType
 
 
-def operands(statement: Statement) -> Iterator[Operand]:
-    """Yield the operands of a statement itself, without nested bodies."""
-    match statement:
-        case AssignStatement(args=args) | CallStatement(args=args):
-            yield from args
-        case OperateStatement(operands=given):
-            yield from given
-        case RecordStatement(operands=given, after=after):
-            yield from given
-            yield from after
-        case ReadStatement(tensor=tensor):
-            yield tensor
-        case IfStatement(condition=condition):
-            yield condition
-        case ReturnStatement(value):
-            yield value
-        case RaiseStatement(parts=parts):
-            yield from (part for part in parts if not isinstance(part, str))
-        case (
-            LoopStatement()
-            | ScopeStatement()
-            | LeaveStatement()
-            | BreakStatement()
-            | ContinueStatement()
-            | ForkStatement()
-            | ForkLoopStatement()
-            | PhaseStatement()
-        ):
-            pass
+def used(op: Op) -> tuple[Variable, ...]:
+    """Return the variables that an op itself reads, without nested bodies."""
+    return op.operands  # pyright: ignore[reportReturnType]
 
 
-def used(statement: Statement) -> Iterator[Variable]:
-    """Yield the variables that a statement itself reads, without nested bodies."""
-    yield from (item for item in operands(statement) if isinstance(item, Variable))
+def assigned(op: Op) -> tuple[Variable, ...]:
+    """Return the variables that an op itself assigns."""
+    return op.results  # pyright: ignore[reportReturnType]
 
 
-def assigned(statement: Statement) -> tuple[Variable, ...]:
-    """Return the variables that a statement itself assigns."""
-    match statement:
-        case OperateStatement(targets=targets) | RecordStatement(targets=targets):
-            return targets
-        case AssignStatement(target=target) | CallStatement(target=target):
-            return () if target is None else (target,)
-        case ReadStatement(target=target):
-            return (target,)
-        case _:
-            return ()
+def all_used(op: Op) -> set[Variable]:
+    """Return the variables that an op reads, nested bodies included."""
+    return {variable for item in op.walk() for variable in used(item)}
 
 
-def all_used(statement: Statement) -> set[Variable]:
-    """Return the variables that a statement reads, nested bodies included."""
-    return {variable for item in walk((statement,)) for variable in used(item)}
-
-
-def all_assigned(statement: Statement) -> set[Variable]:
-    """Return the variables that a statement assigns, nested bodies included."""
-    return {variable for item in walk((statement,)) for variable in assigned(item)}
+def all_assigned(op: Op) -> set[Variable]:
+    """Return the variables that an op assigns, nested bodies included."""
+    return {variable for item in op.walk() for variable in assigned(item)}
 
 
 def count_uses(body: Body) -> Counter[Variable]:
@@ -119,29 +66,29 @@ class FunctionUses:
     @staticmethod
     def of(function: InstanceFunction) -> FunctionUses:
         assignments = Counter(function.parameters)
-        assignments.update(v for item in walk(function.body) for v in assigned(item))
-        return FunctionUses(count_uses(function.body), assignments)
+        assignments.update(v for item in function.body.walk() for v in assigned(item))
+        return FunctionUses(count_uses(function.body.ops), assignments)
 
     def is_single(self, operand: Operand) -> bool:
         """Return True if an operand has one value: a literal, or a variable assigned once."""
         return not isinstance(operand, Variable) or self.assignments[operand] == 1
 
 
-def leaves(statement: Statement, loops: int = 0, labels: frozenset[int] = frozenset()) -> bool:
-    """Return True if a statement may jump out of an enclosing loop or scope, or to a loop's next
+def leaves(op: Op, loops: int = 0, labels: frozenset[int] = frozenset()) -> bool:
+    """Return True if an op may jump out of an enclosing loop or scope, or to a loop's next
     iteration. loops, labels: the loops and scopes already entered."""
-    match statement:
-        case BreakStatement() | ContinueStatement():
+    match op:
+        case BreakOp() | ContinueOp():
             return loops == 0
-        case LeaveStatement(label):
+        case LeaveOp(label):
             return label not in labels
-        case LoopStatement() | ForkLoopStatement():
+        case LoopOp() | ForkLoopOp():
             loops += 1
-        case ScopeStatement(label):
+        case ScopeOp(label):
             labels = labels | {label}
         case _:
             pass
-    return any(leaves(item, loops, labels) for body in bodies(statement) for item in body)
+    return any(leaves(item, loops, labels) for block in op.blocks for item in block.ops)
 
 
 def ends(body: Body) -> bool:
@@ -149,75 +96,34 @@ def ends(body: Body) -> bool:
     if not body:
         return False
     match body[-1]:
-        case (
-            ReturnStatement()
-            | RaiseStatement()
-            | BreakStatement()
-            | ContinueStatement()
-            | LeaveStatement()
-        ):
+        case ReturnOp() | RaiseOp() | BreakOp() | ContinueOp() | LeaveOp():
             return True
-        case IfStatement(_, then, orelse):
-            return ends(then) and ends(orelse)
+        case IfOp(_, then, orelse):
+            return ends(then.ops) and ends(orelse.ops)
         case _:
             return False
 
 
-def with_bodies(statement: Statement, change: Callable[[Body], Body]) -> Statement:
-    """Return a statement with each of its bodies replaced by `change(body)`."""
-    match statement:
-        case IfStatement(condition, then, orelse):
-            return IfStatement(condition, change(then), change(orelse))
-        case LoopStatement(body):
-            return LoopStatement(change(body))
-        case ScopeStatement(label, body):
-            return ScopeStatement(label, change(body))
-        case ForkStatement(several):
-            return ForkStatement(tuple(map(change, several)))
-        case ForkLoopStatement(head, body, tail, private):
-            return ForkLoopStatement(change(head), change(body), change(tail), private)
-        case _:
-            return statement
+def with_bodies(op: Op, change: Callable[[Body], Body]) -> Op:
+    """Return an op with each of its bodies replaced by `change(body)`; an op without any as it
+    is."""
+    changed: dict[str, Any] = {}
+    for name in block_fields(type(op)):
+        held: Block | tuple[Block, ...] = getattr(op, name)
+        several = (held,) if isinstance(held, Block) else held
+        made = tuple(body_of(change(block.ops)) for block in several)
+        changed[name] = made[0] if isinstance(held, Block) else made
+    return replace(op, **changed) if changed else op
 
 
-def with_operands(statement: Statement, change: Callable[[Operand], Operand]) -> Statement:
-    """Return a statement with its own operands, not those of nested bodies, replaced by
+def with_operands(op: Op, change: Callable[[Operand], Operand]) -> Op:
+    """Return an op with its own operands, not those of nested bodies, replaced by
     `change(operand)`."""
-    match statement:
-        case AssignStatement(args=args) | CallStatement(args=args):
-            return replace(statement, args=tuple(map(change, args)))
-        case OperateStatement(operands=given):
-            return replace(statement, operands=tuple(map(change, given)))
-        case RecordStatement(operands=given, after=after):
-            changed = tuple(map(change, given))
-            return replace(statement, operands=changed, after=tuple(map(change, after)))
-        case ReadStatement(tensor=tensor):
-            return replace(statement, tensor=change(tensor))
-        case IfStatement(condition=condition):
-            return replace(statement, condition=change(condition))
-        case ReturnStatement(value):
-            return ReturnStatement(change(value))
-        case RaiseStatement(parts=parts):
-            changed = tuple(part if isinstance(part, str) else change(part) for part in parts)
-            return replace(statement, parts=changed)
-        case _:
-            return statement
-
-
-def with_targets(statement: Statement, change: Callable[[Variable], Variable]) -> Statement:
-    """Return a statement with its targets replaced by `change(target)`."""
-    match statement:
-        case OperateStatement(targets=targets) | RecordStatement(targets=targets):
-            return replace(statement, targets=tuple(map(change, targets)))
-        case (
-            AssignStatement(target=Variable() as target)
-            | CallStatement(target=Variable() as target)
-        ):
-            return replace(statement, target=change(target))
-        case ReadStatement(target=target):
-            return replace(statement, target=change(target))
-        case _:
-            return statement
+    if not op.operands:
+        return op
+    changed = replace(op)
+    changed.substitute(change)  # pyright: ignore[reportArgumentType]
+    return changed
 
 
 def renamed(body: Body, names: Mapping[Variable, Variable]) -> Body:
@@ -226,64 +132,29 @@ def renamed(body: Body, names: Mapping[Variable, Variable]) -> Body:
     def operand(item: Operand) -> Operand:
         return names.get(item, item) if isinstance(item, Variable) else item
 
-    def target(item: Variable) -> Variable:
-        return names.get(item, item)
+    def one(op: Op) -> Op:
+        changed = with_bodies(with_operands(op, operand), inner)
+        results = tuple(names.get(target, target) for target in assigned(op))
+        return replace(changed, results=results)
 
-    return tuple(
-        with_bodies(
-            with_targets(with_operands(statement, operand), target),
-            lambda inner: renamed(inner, names),
-        )
-        for statement in body
-    )
+    def inner(part: Body) -> Body:
+        return [one(op) for op in part]
+
+    return inner(body)
 
 
 class FreshNames:
     """Generator of variables whose names are new in a function."""
 
     def __init__(self, function: InstanceFunction) -> None:
-        self._taken = Counter(v.name for item in walk(function.body) for v in assigned(item))
+        self._taken = Counter(v.name for item in function.body.walk() for v in assigned(item))
 
     def like(self, variable: Variable) -> Variable:
         self._taken[variable.name] += 1
         return Variable(f"{variable.name}'{self._taken[variable.name] - 1}", variable.type)
 
 
-# ---- Equality of operators and blocks: by content, static objects by identity.
-
-
-@dataclass(slots=True)
-class OperationKeys:
-    """Keys of the functions and arguments of operators. Objects in a key are kept alive, so that
-    no other object gets their identity."""
-
-    _kept: list[Any] = field(default_factory=list[Any])
-
-    def operation(self, operation: Operation) -> Hashable:
-        parts = (operation.function, operation.args, operation.kwargs)
-        return (*map(self._key, parts), operation.results)
-
-    def _key(self, item: Any) -> Hashable:
-        match item:
-            case tuple() | list():
-                return (type(item), *map(self._key, item))
-            case dict():
-                return (dict, *((key, self._key(value)) for key, value in item.items()))
-            case slice():
-                return (slice, *map(self._key, (item.start, item.stop, item.step)))
-            case OperandPlaceholder() | bool() | int() | float() | str() | None:
-                return (type(item), item, str(item))
-            case _:
-                self._kept.append(item)
-                return id(item)
-
-
-def operand_key(operand: Operand) -> Hashable:
-    """Return a variable itself (identity), or the type and text of a literal (1 is not 1.0, 0.0 is
-    not -0.0)."""
-    if isinstance(operand, Literal):
-        return (type(operand.value), repr(operand.value))
-    return operand
+# ---- Equality of blocks: by content, static objects by identity.
 
 
 class Blocks:
@@ -291,7 +162,6 @@ class Blocks:
 
     def __init__(self, blocks: list[StaticBlock]) -> None:
         self._blocks = blocks
-        self._contents = OperationKeys()
         self._numbers: dict[Hashable, int] = {}
         for number, block in enumerate(blocks):
             key = self._key(block.inputs, block.steps, block.outputs)
@@ -299,7 +169,7 @@ class Blocks:
 
     def number(
         self,
-        inputs: tuple[InstanceTensorType | RowsType | Scalar, ...],
+        inputs: tuple[TensorType | RowsType | Scalar, ...],
         steps: tuple[BlockStep, ...],
         outputs: tuple[int, ...],
     ) -> int:
@@ -314,9 +184,9 @@ class Blocks:
 
     def _key(
         self,
-        inputs: tuple[InstanceTensorType | RowsType | Scalar, ...],
+        inputs: tuple[TensorType | RowsType | Scalar, ...],
         steps: tuple[BlockStep, ...],
         outputs: tuple[int, ...],
     ) -> Hashable:
-        content = tuple((self._contents.operation(step.operation), step.operands) for step in steps)
+        content = tuple((operation_key(step.operation), step.operands) for step in steps)
         return (inputs, content, outputs)

@@ -1,23 +1,16 @@
 """Capture: ordinary PyTorch code with Python control flow becomes a Program.
 
-`entry` runs the user's function once on traced tensors (`tracing`), with its source rewritten
-(`source`) so that calls and control flow reach `staging`. From there `calls` and `control`
-trace functions, branches and loops, and `operators` records tensor operators. `values`, `lists`
-and `aliasing` handle numbers, lists and shared memory. `objects` and `guards` watch state
-outside of the function, and `results` describes inputs, outputs and changes for the caller.
-Each folder imports only folders earlier in the order of `tests/test_layers.py`.
+`interpreter` interprets the user's function once, on traced tensors and a heap of its own.
+`tracing` has the tracer, `operators` records tensor operators, `values`, `lists` and `aliasing`
+handle numbers, texts, lists and shared memory, `calls` has rules for native functions. `guards`
+says what a call must find as it was, `results` describes inputs, outputs and changes for the
+caller, and `segments` runs functions that cannot be captured as a whole in pieces. Each folder
+imports only folders earlier in the order of `tests/test_layers.py`.
 """
 
-from stretto.frontends.python.calls.in_python import (
-    MARK,
-    Refused,
-    RunInPython,
-    can_be_split,
-    is_separately_compilable,
-    run_in_python,
-)
-from stretto.frontends.python.entry import capture, capturing
 from stretto.frontends.python.guards.reading import Reading, is_structural
+from stretto.frontends.python.interpreter.capture import capture, capturing
+from stretto.frontends.python.interpreter.host import call_in_program
 from stretto.frontends.python.results.captured import (
     ArgumentLeaf,
     Captured,
@@ -36,7 +29,15 @@ from stretto.frontends.python.results.captured import (
     build_output,
 )
 from stretto.frontends.python.results.watch import CaptureWatch
+from stretto.frontends.python.segments.running import (
+    Refused,
+    RunInPython,
+    can_be_split,
+    is_separately_compilable,
+    run_in_python,
+)
 from stretto.frontends.python.tracing.history import SeenSizes
+from stretto.frontends.python.tracing.locations import MARK
 from stretto.frontends.python.tracing.signals import ArgumentsChange, GradientsWanted
 from stretto.frontends.python.tracing.symbolic_sizes import (
     CallSizes,
@@ -79,6 +80,7 @@ __all__ = [
     "SizeRange",
     "SizeSource",
     "build_output",
+    "call_in_program",
     "can_be_split",
     "capture",
     "capturing",

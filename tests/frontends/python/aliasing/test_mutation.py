@@ -313,7 +313,6 @@ def read_while_it_may_have_changed(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "fn",
     [
-        collected_and_written,
         item_of_a_list,
         result_of_a_recursion,
         read_while_it_may_have_changed,
@@ -431,6 +430,7 @@ def written_after_a_loop_that_left_it(x: Tensor) -> tuple[Tensor, ...]:
         alias_of_a_branch,
         alias_of_an_input,
         two_views_from_a_branch,
+        collected_and_written,
         carried_under_two_names,
         item_at_a_traced_position,
         view_of_one_of_two,

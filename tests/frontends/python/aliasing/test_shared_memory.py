@@ -222,13 +222,40 @@ def tensor_of_a_buffer(x: Tensor) -> Any:
     return x + buffer[0]
 
 
+def tensors_of_an_array_that_is_gone(x: Tensor) -> Any:
+    numbers = np.zeros(3)
+    one, other = torch.asarray(numbers), torch.from_dlpack(numbers)
+    del numbers
+    one.add_(1)
+    return x + other
+
+
+def held_by_an_iterator(x: Tensor) -> Any:
+    numbers = reversed(WEIGHTS.numpy())
+    WEIGHTS.add_(1)
+    return x + float(next(numbers))
+
+
+def held_by_a_method(x: Tensor) -> Any:
+    total = WEIGHTS.numpy().sum
+    WEIGHTS.add_(1)
+    return x + float(total())
+
+
+def held_by_a_part(x: Tensor) -> Any:
+    held = [WEIGHTS.numpy()[1:]]
+    WEIGHTS.add_(1)
+    return x + float(held[0].sum())
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "program",
     [
         array_of_a_tensor, array_of_a_view, array_of_a_new_tensor, changed_array,
         tensor_of_an_array_of_a_tensor, tensor_of_an_array, array_of_which_is_a_tensor,
-        two_tensors_of_an_array, tensor_of_a_buffer,
+        two_tensors_of_an_array, tensor_of_a_buffer, tensors_of_an_array_that_is_gone,
+        held_by_an_iterator, held_by_a_method, held_by_a_part,
     ],
 )  # fmt: skip
 def test_memory_shared_with_arrays_is_not_changed(program: Any) -> None:

@@ -106,6 +106,12 @@ def in_a_loop(x: Tensor) -> Tensor:
     return x
 
 
+def in_a_traced_loop(x: Tensor) -> Tensor:
+    while x.sum() < 20:
+        x = Branching.apply(x.abs()) + Branching.apply(x) * 0
+    return x
+
+
 def changed_argument(x: Tensor) -> tuple[Tensor, Tensor]:
     y = x * 2
     z = Dirty.apply(y)
@@ -134,6 +140,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "nested": lambda x: Nested.apply(x),
     "in an arm": in_an_arm,
     "in a loop": in_a_loop,
+    "in a traced loop": in_a_traced_loop,
     "forward itself": lambda x: Looping.forward(x),
 }
 if TorchVersion(torch.__version__) >= "2.12":  # before, `apply` takes no keywords

@@ -101,9 +101,9 @@ def test_a_branch_that_raises_where_a_context_may_handle_it() -> None:
         return x + found
 
     fast = stretto.compile(checked, backend="interpreter")
-    assert torch.equal(fast(torch.ones(2)), torch.full((2,), 2.0))
-    with pytest.raises(stretto.CaptureError, match="a with or loop may"):
-        fast(torch.full((2,), 3.0))
+    for value in (1.0, 3.0, 0.0):
+        x = torch.full((2,), value)
+        assert torch.equal(fast(x), checked(x))
 
 
 def test_contexts_that_handle_nothing() -> None:
@@ -150,9 +150,8 @@ def test_a_context_between_a_raise_and_its_handler() -> None:
             found = 5.0
         return x + found
 
-    fast = stretto.compile(lambda x: handled(x, torch.no_grad), backend="interpreter")
-    for value in (0.0, 3.0):
-        x = torch.full((2,), value)
-        assert torch.equal(fast(x), handled(x, torch.no_grad))
-    with pytest.raises(stretto.CaptureError, match="a `with` of a Ignores, which may handle it"):
-        stretto.compile(lambda x: handled(x, lambda: Ignores(ValueError)))(torch.zeros(2))
+    for make in (torch.no_grad, lambda: Ignores(ValueError), lambda: Ignores(KeyError)):
+        fast = stretto.compile(lambda x, make=make: handled(x, make), backend="interpreter")
+        for value in (0.0, 3.0):
+            x = torch.full((2,), value)
+            assert torch.equal(fast(x), handled(x, make))

@@ -182,6 +182,22 @@ def warned_once(log: logging.Logger, text: str) -> None:
     log.warning(text)
 
 
+@functools.lru_cache(None)
+def constant() -> float:
+    return 2.0
+
+
+def cached_before_a_change(x: Tensor) -> Tensor:
+    """The result is in the cache, so that no change can matter."""
+    NAMES.append("c")
+    x = x * constant()
+    NAMES.pop()
+    return x
+
+
+constant()
+
+
 def once_only(x: Tensor) -> Tensor:
     warned_once(LOG, "first")
     if x.sum() > 4:
@@ -285,6 +301,7 @@ def generated(x: Tensor) -> Any:
 SAYING: list[Callable[[Tensor], Any]] = [
     straight, in_arms, in_loops, nested, in_tests, before_and_after_changes, streams, logs,
     of_libraries, raises_after, always_raises, caught, ignored, in_helpers, once_only,
+    cached_before_a_change,
     recursive, warned_by_objects, what_is_written, mapped, left_early, generated, kept,
     shown_after_a_change, to_a_buffer, redirected, recorded, shown_objects,
 ]  # fmt: skip

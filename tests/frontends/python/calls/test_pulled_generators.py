@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -312,6 +313,6 @@ def test_an_iterator_that_a_loop_wraps_again(wrap: Callable[[Any], Any]) -> None
     try:
         found = fast(torch.zeros(3))
     except stretto.CaptureError as error:
-        assert "'it'" in str(error)
+        assert re.search("'it'|of an iterator|keep changing", str(error))
     else:
         assert_same(found, function(torch.zeros(3)))

@@ -62,6 +62,15 @@ def test_sizes_of_zero_and_one(kind: Any) -> None:
         check(lambda x: layer(x), (torch.randn(0, 3, 4),))
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_as_many_steps_as_data_say(kind: Any) -> None:
+    layer = kind(4, 5, bidirectional=True)
+    x, keep = torch.randn(6, 4), torch.tensor([True, False, True, True, False, False])
+    check(lambda x, keep: layer(x[keep]), (x, keep), (x, ~keep), (-x, x[:, 0] > x[0, 0] - 1))
+    with pytest.raises(RuntimeError, match="sequence length to be larger than 0"):
+        stretto.compile(lambda x, keep: layer(x[keep]), backend="interpreter")(x, keep & ~keep)
+
+
 @pytest.mark.parametrize("cell", [nn.LSTMCell(4, 5), nn.GRUCell(4, 5), nn.RNNCell(4, 5)])
 def test_cells(cell: Any) -> None:
     check(lambda x: cell(x), (torch.randn(3, 4),))

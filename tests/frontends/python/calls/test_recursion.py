@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import stretto
 from tests.frontends.python.checks import check, refused, structure
 
 W = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
@@ -361,9 +362,40 @@ def test_a_variable_outside_of_the_recursion_that_changes_its_shape() -> None:
         grow(n)
         return h
 
+    check(caller, *((torch.ones(2), torch.tensor(n)) for n in (2, 0, 3)))
+
+
+def test_a_size_that_the_body_of_a_recursion_settles() -> None:
+    def visit(node: Tensor, values: Tensor, left: Tensor, right: Tensor, leaf: Tensor) -> Tensor:
+        if leaf[node]:
+            return values[node]
+        a = visit(left[node], values, left, right, leaf)
+        b = visit(right[node], values, left, right, leaf)
+        return torch.tanh(W @ torch.cat([a, b]))  # the rows of `values` have three numbers
+
+    fast = stretto.compile(visit, backend="interpreter", dynamic=True)
+    for count in (5, 7, 9):
+        nodes = [torch.cat([x, x.new_zeros(count - 5)]) for x in (LEFT, RIGHT, LEAF)]
+        arguments = (torch.tensor(0), torch.ones(count, 3), *nodes)
+        torch.testing.assert_close(fast(*arguments), visit(*arguments))
+    assert len(fast.signatures) == 1
+
+
+def test_a_variable_outside_of_the_recursion_that_gets_more_dims() -> None:
+    def caller(x: Tensor, n: Tensor) -> Tensor:
+        h = x
+
+        def grow(n: Tensor) -> Tensor:
+            nonlocal h
+            h = torch.stack([h, h])
+            return grow(n - 1) if n > 0 else n
+
+        grow(n)
+        return h
+
     error = str(refused(caller, torch.ones(2), torch.tensor(2)))
-    assert "'h' is a tensor float32[2] before a recursive function is called" in error
-    assert "    def grow(n: Tensor) -> Tensor:" in error
+    assert "a variable of an outer function is a tensor float32[2, " in error
+    assert "before a recursive function is called" in error
 
 
 class _Adder(nn.Module):

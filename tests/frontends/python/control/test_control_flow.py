@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -290,6 +292,36 @@ def test_enumerate_zip_and_reversed() -> None:
         return h
 
     assert structure(check(f, (torch.randn(7, 3), torch.randn(7, 3)))) == {"for": 3}
+
+
+def test_loops_over_as_many_rows_as_data_say() -> None:
+    def f(x: Tensor, keep: Tensor, count: Tensor) -> Any:
+        h, kept, first = torch.zeros(3), x[keep], x[: count[0]]
+        for i, row in enumerate(kept):
+            h = torch.tanh(h + row * i)
+        for row, other in zip(reversed(first), kept):  # noqa: B905
+            h = h * row + other
+        for row in reversed(kept):
+            row += 1  # of a copy
+        return h, kept, [row.sum() for row in reversed(first)], list(reversed(kept))
+
+    keep, count = torch.tensor([True, False, True, True]), torch.tensor([3])
+    others = [(torch.randn(4, 3), ~keep, count - 2), (torch.randn(4, 3), keep & ~keep, count * 0)]
+    check(f, (torch.randn(4, 3), keep, count), *others)
+
+
+def test_a_reversed_tensor_is_a_tensor() -> None:
+    def f(x: Tensor, keep: Tensor) -> Any:
+        back, rows = reversed(x), reversed(x[keep])
+        total = torch.zeros(3)
+        for _ in range(2):
+            for row in back:
+                total = total * 0.5 + row
+        return total, back, len(rows), rows + 1, next(iter(back))  # type: ignore[operator]
+
+    check(f, (torch.randn(4, 3), torch.tensor([True, False, True, True])))
+    with pytest.raises(TypeError, match="'Tensor' object is not an iterator"):
+        stretto.compile(lambda x: next(reversed(x)), backend="interpreter")(torch.randn(4, 3))
 
 
 def test_loop_over_a_list_of_tensors() -> None:

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -246,12 +249,50 @@ def end_of_a_generator(x: Tensor, n: Tensor) -> Tensor:
             total = total * 0.5 + item
 
 
+def ends_inside_of_expressions(x: Tensor, n: Tensor) -> Any:
+    items, found, last = iter(x), list[Tensor](), x[0]
+    try:
+        while True:
+            last += next(items) * next(items) + 1
+            if next(items) > 0:
+                found.append(next(items) + last)
+    except StopIteration:
+        return last, found
+
+
+def ends_that_are_suppressed(x: Tensor, n: Tensor) -> Tensor:
+    items, total = iter(x), torch.zeros(())
+    with contextlib.suppress(StopIteration):
+        while True:
+            if next(items) > n:
+                total = total + next(items)
+            total = total - 1
+    return total
+
+
+def around_a_loop_over_a_generator(x: Tensor, n: Tensor) -> Tensor:
+    def doubled() -> Iterator[Tensor]:
+        for row in x:
+            yield row * 2
+
+    total = torch.zeros(())
+    try:
+        for item in doubled():
+            if item > n:
+                raise Failed
+            total = total + item
+    except Failed:
+        total = total - 100
+    return total
+
+
 @pytest.mark.parametrize(
     "f",
     [
         one_handler, several_handlers, handlers_inside_of_others, raised_again, around_a_loop,
         in_a_loop, out_of_an_endless_loop, with_data, assertions, returns, tried_again,
         every_exception, end_of_rows, end_around_the_loop, end_of_a_list, end_of_a_generator,
+        ends_inside_of_expressions, ends_that_are_suppressed, around_a_loop_over_a_generator,
     ],
 )  # fmt: skip
 def test_equals_eager(f: Callable[..., Any]) -> None:
@@ -313,6 +354,40 @@ def test_what_a_called_function_raises_is_refused() -> None:
     compiled = stretto.compile(f, backend="interpreter", fallback=True)
     for x in (X, -X, X):
         assert_same(compiled(x), f(x))
+
+
+def in_a_comprehension(x: Tensor, key: str) -> Any:
+    try:
+        return [{"a": 1}[key] for row in x if row > 0]
+    except KeyError:
+        return x
+
+
+def in_the_body_of_a_class(x: Tensor, key: str) -> Any:
+    try:
+
+        class Numbers:
+            if x.sum() > 0:
+                raise KeyError
+            one = 1
+    except KeyError:
+        return x
+    return x * Numbers.one
+
+
+def in_a_function_that_goes_through_items(x: Tensor, key: str) -> Any:
+    try:
+        joined: Callable[..., Any] = operator.add
+        return functools.reduce(joined, filter(lambda row: row > 0, [x[0], x[1]]), key)
+    except TypeError:
+        return x
+
+
+@pytest.mark.parametrize(
+    "f", [in_a_comprehension, in_the_body_of_a_class, in_a_function_that_goes_through_items]
+)
+def test_what_a_part_of_a_statement_raises_is_refused(f: Callable[..., Any]) -> None:
+    assert "is raised here depends on a tensor" in str(refused(f, X, "b"))
 
 
 def test_variables_that_a_handler_reads_are_joined_before_what_raises() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import stretto
-from stretto.frontends.python.entry import capture
+from stretto.frontends.python import capture
 from stretto.ir.ops import ListExtendOp, TensorOp
 from stretto.options import Options
 from stretto.passes.manager import run_passes
@@ -328,3 +328,50 @@ def test_what_grows_behind_the_condition_under_which_it_stops(backend: str) -> N
     x = torch.rand(1, 4)
     calls = [(x, n, limit) for n, limit in ((9, 50.0), (7, 0.0), (0, 50.0), (1, 50.0), (9, 4.0))]
     check(chain_until, *calls, backend=backend)
+
+
+def by_class(x: torch.Tensor, classes: torch.Tensor) -> Any:
+    """Each round has another size, and the first one makes the variable."""
+    for i, c in enumerate(torch.unique(classes)):
+        rows = x[classes == c]
+        if i == 0:
+            out = rows
+        else:
+            out = torch.cat((out, rows * 2))
+    return out
+
+
+def last_found(x: torch.Tensor, classes: torch.Tensor) -> Any:
+    """The rows of some round, if there is one, in one of two types."""
+    found, other, twice = None, None, None
+    for c in classes:
+        rows = x[x > c]
+        if rows.sum() > 4:
+            found = rows
+        elif c > 2:
+            found = rows.long()
+        other, twice = twice, rows if other is None else torch.cat((other, rows))
+    return found, other, twice
+
+
+def with_fixed(x: torch.Tensor, classes: torch.Tensor) -> Any:
+    """The size is a number in the first round only."""
+    kept: Any = None
+    i = 0
+    while i < classes.sum():
+        if i == 0:
+            kept = x[:2]
+        else:
+            kept = torch.cat((kept, x[x > i])) if i > 1 else x[x > 1]
+        i += 1
+    return x if kept is None else kept
+
+
+@pytest.mark.parametrize("backend", ["interpreter", "cpu"])
+@pytest.mark.parametrize("f", [by_class, last_found, with_fixed])
+def test_places_that_hold_nothing_before_a_loop(f: Callable[..., Any], backend: str) -> None:
+    x = torch.arange(6.0)
+    classes = [[1, 2, 1, 1, 2, 5], [3, 3, 3, 3, 3, 3], [0, 4, 0, 1, 4, 0]]
+    check(f, *((x, torch.tensor(each)) for each in classes), backend=backend)
+    with pytest.raises(UnboundLocalError):
+        stretto.compile(by_class, backend=backend)(x[:0], torch.tensor([]))

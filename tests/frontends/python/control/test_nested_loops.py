@@ -16,7 +16,7 @@ from torch import Tensor
 
 import stretto
 from stretto.frontends.python import capture
-from stretto.frontends.python.control.loop_state import LoopState
+from stretto.frontends.python.interpreter.fixpoints import Loop
 from stretto.ir.text import print_program
 from stretto.options import Debug, Options
 from tests.frontends.python.checks import assert_same, check, run_captured
@@ -57,12 +57,19 @@ STYLES: dict[str, tuple[str, str, str, str]] = {
         "p{d}[0].sum() < {d}",
         "x = x + p{d}[0] / 9",
     ),
+    "returns": ("", "x = x * 0.5", "x.sum() < {d}", "if x[0] > {d}9: return x * {d}, x"),
+    "object": (
+        "o = Thing(); o.value = x; o.count = 0",
+        "o.value = o.value * 0.5; o.count += 1",
+        "o.value.sum() < {d}",
+        "x = x + o.value / 9 + o.count",
+    ),
 }
 
 
 def nest(path: Path, style: str, depth: int, head: str = "while True:") -> Callable[..., Any]:
     before, start, condition, after = STYLES[style]
-    lines = ["import torch", "def f(x):", "    items = [x]"]
+    lines = ["import torch", "class Thing: pass", "def f(x):", "    items = [x]"]
     for d in range(1, depth + 1):
         pad = "    " * d
         lines += [pad + (before.format(d=d) or "pass"), pad + head]
@@ -82,15 +89,15 @@ def nest(path: Path, style: str, depth: int, head: str = "while True:") -> Calla
 def rounds(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> int:
     """How often a body or a condition of a loop is traced."""
     count = 0
-    begin = LoopState.begin
+    inside = Loop.inside
 
-    def counted(self: LoopState) -> Any:
+    def counted(self: Loop, run: Callable[..., Any]) -> Any:
         nonlocal count
         count += 1
-        return begin(self)
+        return inside(self, run)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LoopState, "begin", counted)
+        patch.setattr(Loop, "inside", counted)
         capture(function, (torch.ones(3),), {}, Options(debug=Debug(unroll=0)))
     return count
 
@@ -116,15 +123,57 @@ def test_the_program_is_the_same_and_right(
     style: str, head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     function = nest(tmp_path / "n.py", style, 3, head)
-    x = torch.tensor([3.0, 2.0, 4.0])
+    assert_memory_is_harmless(function, torch.tensor([3.0, 2.0, 4.0]), monkeypatch)
+
+
+def test_an_inner_loop_is_another_one_in_each_unrolled_iteration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        out: list[Tensor] = []
+        for by in (2, 1):
+            n, pair, made = 1, (x, 3), [x]
+            while x.sum() > 3:
+                x = x * 0.5
+                n = n * by
+                pair = pair[0] + 1, pair[1] * by
+                if by == 2:
+                    made.append(x)
+                else:
+                    made[0] = made[0] * 2
+            out.append(x.new_ones(n) * pair[0][:1] * pair[1] + len(made))
+        return x, *out
+
+    assert_memory_is_harmless(f, torch.ones(3) * 5, monkeypatch)
+
+
+def test_a_loop_that_takes_another_path_at_last_carries_no_more_than_that_path_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        kind, n, y = 0, 1, x
+        while x.sum() > 3:
+            count, total, pair = 0, 0, (x, 1)
+            while count < int(x.abs().sum()) % 4:
+                count += 1
+                total = total + (2 if kind == 0 else 1)
+                pair = pair[0] * 0.5, pair[1] + (kind == 0)
+            x = pair[0] * 0.9
+            y = y + total + pair[1]
+            kind = kind + n
+        return x, y
+
+    assert_memory_is_harmless(f, torch.ones(3) * 5, monkeypatch)
+
+
+def assert_memory_is_harmless(
+    function: Callable[..., Any], x: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fast = stretto.compile(function, backend="interpreter", options=Options(debug=Debug(unroll=0)))
     torch.testing.assert_close(fast(x), function(x))
     with_memory = capture(function, (x,), {}, Options(debug=Debug(unroll=0))).program
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "stretto.frontends.python.control.learned.remember", lambda place, carry: None
-        )
-        patch.setattr("stretto.frontends.python.control.loops.remember", lambda place, carry: None)
+        patch.setattr(Loop, "remember", lambda self: None)
         without = capture(function, (x,), {}, Options(debug=Debug(unroll=0))).program
     assert print_program(with_memory) == print_program(without)
 

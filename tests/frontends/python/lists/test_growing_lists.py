@@ -161,6 +161,14 @@ def test_same_of_two(operation: Operation) -> None:
     check(_both_grow(operation), *CASES)
 
 
+def test_as_many_numbers_as_the_content_of_a_tensor_decides() -> None:
+    def repeated(x: Tensor) -> Any:
+        items = [0] * x.nonzero().shape[0]
+        return x * len(items), items
+
+    check(repeated, *((torch.tensor(x),) for x in ([1.0, 0.0, 3.0], [0.0, 0.0, 0.0], [1.0, 2, 3])))
+
+
 def all_at_once(x: Tensor, k: Tensor) -> Any:
     items = [x, x * 2, x * 3]
     for i in range(3):

@@ -10,7 +10,7 @@ import torch
 
 import stretto
 from stretto.errors import CaptureError
-from stretto.frontends.python.source.rewrite import definition_of
+from stretto.frontends.python.source.definitions import definition_of
 
 from ..checks import defined
 

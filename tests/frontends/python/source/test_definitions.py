@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stretto.frontends.python.source import rewrite
+from stretto.frontends.python.source import definitions
 
 TEXT = '''
 import functools
@@ -80,7 +80,7 @@ def test_as_in_the_whole_file(
     functions: dict[str, types.FunctionType], name: str, class_name: str | None
 ) -> None:
     code = functions[name].__code__
-    found, whole = rewrite._definition_at(code), rewrite._definition_in_module(code)
+    found, whole = definitions._definition_at(code), definitions._definition_in_module(code)
     assert found is not None and whole is not None
     assert ast.dump(found[0], include_attributes=True) == ast.dump(
         whole[0], include_attributes=True
@@ -91,8 +91,8 @@ def test_as_in_the_whole_file(
 def test_lambdas_are_found_in_the_file() -> None:
     double: Callable[[int], int] = lambda x: 2 * x  # noqa: E731
     code = double.__code__  # type: ignore[attr-defined]
-    assert rewrite._definition_at(code) is None
-    found = rewrite._definition_in_module(code)
+    assert definitions._definition_at(code) is None
+    found = definitions._definition_in_module(code)
     assert found is not None and isinstance(found[0], ast.Lambda)
 
 
@@ -101,8 +101,8 @@ def test_another_function_at_the_line(tmp_path: Path) -> None:
     path.write_text("def other(x):\n    return x\n")
     known: dict[str, Any] = {}
     exec(compile("def first(x):\n    return x\n", str(path), "exec"), known)
-    assert rewrite._definition_at(known["first"].__code__) is None
-    assert rewrite._definition_in_module(known["first"].__code__) is None
+    assert definitions._definition_at(known["first"].__code__) is None
+    assert definitions._definition_in_module(known["first"].__code__) is None
 
 
 def test_wrapped_functions_have_their_own_lines() -> None:
@@ -110,5 +110,5 @@ def test_wrapped_functions_have_their_own_lines() -> None:
     def wrapper(*args: object) -> object:
         return args
 
-    found = rewrite._definition_at(wrapper.__code__)
+    found = definitions._definition_at(wrapper.__code__)
     assert found is not None and found[0].name == "wrapper"  # type: ignore[union-attr]

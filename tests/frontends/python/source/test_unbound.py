@@ -24,6 +24,13 @@ def bound_in_a_while_loop(x: Tensor) -> Tensor:
     return y
 
 
+def list_bound_in_a_while_loop(x: Tensor) -> Tensor:
+    while x.sum() < 100:
+        x = x * x
+        y = [x, x + 1]
+    return y[0]
+
+
 def bound_in_a_for_loop(x: Tensor) -> tuple[Tensor, int, tuple[Tensor, Tensor]]:
     for i in range(int(x.sum().clamp(0, 5))):
         y, k, pair = x * i, i, (x, x + i)
@@ -85,6 +92,7 @@ def read_before_it_is_bound(x: Tensor) -> Tensor:
     "fn",
     [
         bound_in_a_while_loop,
+        list_bound_in_a_while_loop,
         bound_in_a_for_loop,
         bound_in_one_arm,
         bound_in_an_arm_that_breaks,

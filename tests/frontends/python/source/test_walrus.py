@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 import stretto
-from stretto.errors import CaptureError
 from tests.frontends.python.checks import check
 
 ONES = torch.ones(3)
@@ -111,18 +110,15 @@ def test_a_variable_that_was_not_bound() -> None:
         run(number(-1.0), ONES)
 
 
-def test_in_a_lambda_it_is_refused() -> None:
-    def function(a: Tensor, x: Tensor) -> Tensor:
-        test = lambda v: v > 0 and (_w := v * 2) > 1  # noqa: E731
-        return x if test(a) else -x
-
-    with pytest.raises(CaptureError, match="`:=` follows a condition on a tensor"):
-        stretto.compile(function)(number(1.0), ONES)
+def in_a_lambda(a: Tensor, x: Tensor) -> Tensor:
+    test = lambda v: v > 0 and (_w := v * 2) > 1  # noqa: E731
+    return x if test(a) else -x
 
 
-def test_in_a_comprehension_it_is_refused() -> None:
-    def function(x: Tensor) -> list[Tensor]:
-        return [v if (v > 0 and (_w := v * 2) > 1) else -v for v in x]
+def in_a_comprehension(a: Tensor, x: Tensor) -> list[Tensor]:
+    return [v if (v > a and (_w := v * 2) > 1) else -v for v in x]
 
-    with pytest.raises(CaptureError, match="inside of a lambda or comprehension"):
-        stretto.compile(function)(ONES)
+
+@pytest.mark.parametrize("function", [in_a_lambda, in_a_comprehension])
+def test_in_parts_that_are_functions(function: Callable[..., object]) -> None:
+    check(function, *CASES)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import stretto
-from stretto.frontends.python.entry import capture
+from stretto.frontends.python import capture
 from stretto.frontends.python.tracing.symbolic_sizes import SizePlan, SizeRange, SizeSource
 from stretto.ir.ops import IfOp
 from stretto.options import Options

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from stretto.frontends.python import entry
 from stretto.frontends.python.aliasing import aliases, joined
+from stretto.frontends.python.interpreter import capture
 from tests.frontends.python.checks import check, defined
 
 MANY = 600
@@ -27,7 +27,7 @@ def program(folder: Path, *lines: str) -> Any:
 
 @pytest.fixture
 def _few_frames(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(entry, "depth_within_stack", lambda _: 0)
+    monkeypatch.setattr(capture, "depth_within_stack", lambda _: 0)
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(MANY)
     yield

@@ -269,13 +269,17 @@ def tensor_or_int_of_a_call(x: Tensor) -> Any:
     return visit(x, x.sum().long() % 5)
 
 
-PROGRAMS: tuple[Program, ...] = (
+PROGRAMS: tuple[Any, ...] = (
     largest, largest_of_nan, largest_tensor, assigned_in_an_arm, several_kinds, arithmetic,
     two_of_them, large_int, with_tensors, in_place, bool_or_int, bool_or_float, tensor_or_int,
     of_a_list, appended, returned_early, sum_of_floats, sum_of_static_loop, scaled_until_small,
     best_so_far, int_and_float_rounds, nested_loops, until_break, swapped, counted_from_true,
     bound_in_a_loop, tensor_or_int_of_a_loop, of_a_dict, of_recursion, tensor_of_recursion,
-    tensor_or_int_of_a_call,
+    pytest.param(
+        tensor_or_int_of_a_call,
+        marks=pytest.mark.xfail(reason="refused in a recursion", strict=True),
+        id="tensor_or_int_of_a_call",
+    ),
 )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ from stretto.frontends.python.tracing.tensor import (
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.scalars import logical, select
-from stretto.frontends.python.values.state import Snapshot, TracedList, children, parts_of
+from stretto.frontends.python.values.state import TracedList, children, parts_of
 from stretto.ir.core import Value
 from stretto.ir.types import FLAG
 
@@ -203,7 +203,9 @@ def written(storage: Storage) -> None:
 def _check_arrays(storage: Storage) -> None:
     """Fail if an array shares the memory of `storage` in eager PyTorch: here it is a copy."""
     state = tracer()
-    arrays = [tensor for reference, tensor in state.arrays if reference() is not None]
+    if not state.arrays:
+        return
+    arrays = [tensor for array, tensor in state.arrays if state.heap.may_be_reached(array)]
     if arrays and not overlapping(storage).isdisjoint(storages_of(arrays)):
         fail(
             "a tensor is changed in place whose memory a NumPy array or another buffer shares in "
@@ -308,7 +310,7 @@ def visible() -> set[Storage]:
     found = {traced.memory for traced in state.inputs.values()}
     found |= {constant.memory for constant in state.constants.values()}
     found |= {storage for region in state.regions for storage in region.kept}
-    pending = list(Snapshot.take().values())
+    pending = list(Hooks.values_in_use())
     while pending:
         value = pending.pop()
         if isinstance(value, TracedTensor | TracedList):

@@ -199,6 +199,15 @@ class CarriedAliases:
 
     # -- entering -------------------------------------------------------------------------------
 
+    def enter(self) -> None:
+        """Add candidates for the tensors before the loop."""
+        self._forget_lost()
+        for slot, leaf in self.leaves.items():
+            init = tensor_of(leaf.init)
+            if init is not None and self._is_followed(slot):
+                self._add(slot, init.memory, init.steps, init.fake)
+        self.is_late = False
+
     def kinds(self) -> list[LeafKind]:
         """Return the kinds of the flags and values that are carried."""
         types = [type for one in self.asked for type in (FLAG, *self.types[one])]
@@ -261,15 +270,6 @@ class CarriedAliases:
             if one.slot not in slots or (isinstance(one.place, tuple) and one.place not in slots):
                 del self.candidates[one], self.types[one]
         self.asked = [one for one in self.asked if one in self.candidates]
-
-    def _learn_inits(self) -> bool:
-        """Add candidates for the tensors before the loop. Return True if any is new."""
-        grown = False
-        for slot, leaf in self.leaves.items():
-            init = tensor_of(leaf.init)
-            if init is not None and self._is_followed(slot):
-                grown |= self._add(slot, init.memory, init.steps, init.fake)
-        return grown
 
     def _is_followed(self, slot: Any) -> bool:
         leaf = self.leaves.get(slot)
@@ -397,9 +397,6 @@ class CarriedAliases:
         self.region, self.body, self.yields = region, self.round, ()
         writes = tracer().written > self.written
         before = len(self.pairs), len(self.same), len(self.candidates), len(self.linked)
-        self._forget_lost()
-        if self._learn_inits() and not writes:
-            self._have_sources(list(self.candidates))
         while True:
             self.found = set()
             ways = {slot: self._ways(slot) for slot in self.leaves if self._is_followed(slot)}

@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -238,29 +237,12 @@ def _batch_norm_of_torch(
         return batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
 
 
-def _batch_norm_module(module: Any, input: Any) -> Any:
-    """`BatchNorm.forward` with a cumulative average (`momentum` is None): the factor is 1 / number
-    of batches."""
-    counts = module.training and module.track_running_stats and module.momentum is None
-    if not counts or module.num_batches_tracked is None:
-        return NotImplemented
-    module._check_input_dim(input)
-    number = tracer().promote(module.num_batches_tracked)
-    number.add_(1)
-    factor = 1.0 / Hooks.call(float, number)
-    mean, var = module.running_mean, module.running_var
-    return Hooks.call(
-        F.batch_norm, input, mean, var, module.weight, module.bias, True, factor, module.eps
-    )
-
-
 METHODS: dict[str, Rule] = {name: made(name) for name, made in _FACTORS.items()} | {"roll": _roll}
 """Rules for tensor methods; the tensor is the first argument."""
 RULES: dict[Any, Rule] = {
     **{getattr(torch, name): rule for name, rule in METHODS.items() if hasattr(torch, name)},
     F.batch_norm: _batch_norm,
     torch.batch_norm: _batch_norm_of_torch,
-    _BatchNorm.forward: _batch_norm_module,
 }
 
 

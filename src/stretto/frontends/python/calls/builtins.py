@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import builtins
 import inspect
 import operator
 from array import array
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial, reduce
-from types import GeneratorType, UnionType
+from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import torch
 from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan as torch_scan
-from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_any, tree_leaves, tree_map, tree_map_only
 
 from stretto.frontends.python.calls import (
     arguments,
-    iterating,
     number_rules,
     ordering,
     output_journal,
@@ -30,29 +25,17 @@ from stretto.frontends.python.calls import (
     texts,
     torch_code,
 )
-from stretto.frontends.python.control.branches import (
-    branch,
-    flag_of_options,
-    stage_and,
-    stage_ifexp,
-    stage_not,
-    stage_or,
-)
-from stretto.frontends.python.lists import iterators, methods, operations, sources
-from stretto.frontends.python.lists.iterators import TracedIterator
+from stretto.frontends.python.lists import methods, operations, sources
 from stretto.frontends.python.operators import draws
 from stretto.frontends.python.operators.checks import check_storage
 from stretto.frontends.python.operators.functional import type_name
-from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.contents import readable
-from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.signals import fail
-from stretto.frontends.python.tracing.tensor import OF_GRADIENTS, Hooks, TracedTensor
+from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values import number_methods
 from stretto.frontends.python.values.data_dependent_sizes import is_decided, is_size_number, plain
-from stretto.frontends.python.values.either import Either
-from stretto.frontends.python.values.number_methods import kind_of_number, own_length, own_method
+from stretto.frontends.python.values.number_methods import kind_of_number
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import (
     cast_number,
@@ -64,7 +47,7 @@ from stretto.frontends.python.values.scalars import (
     to_number,
 )
 from stretto.frontends.python.values.state import TracedList
-from stretto.frontends.python.values.texts import is_text, settled
+from stretto.frontends.python.values.texts import is_text
 from stretto.ir.types import INDEX
 
 BuiltinRule = Callable[..., Any]
@@ -74,9 +57,8 @@ def _traced(value: Any) -> bool:
     return isinstance(value, TracedTensor)
 
 
-def _len(value: Any) -> Any:
-    if own_method(value, "__len__") is not None:
-        return own_length(value)
+def length_of(value: Any) -> Any:
+    """Return the length of a value of the run; NotImplemented for other values."""
     if is_text(value):
         return Hooks.of_text(value, "__len__")
     if isinstance(value, TracedList):
@@ -128,7 +110,7 @@ def _extreme(
             collected = _as_list(args[0])
             if isinstance(collected, TracedList) and collected.numbers:
                 name = "max" if is_better is operator.gt else "min"
-                return rewritten(methods.best)(collected, is_better, name)
+                return Hooks.own(methods.best)(collected, is_better, name)
         if len(args) == 1:
             items = tuple(ordering.items_of(args[0]) or ())
         if not items or (kwargs and (len(args) > 1 or [*kwargs] != ["default"])):
@@ -150,7 +132,7 @@ def _extreme(
                 best = of_integers(*map(_as_number, (item, best)))
             else:
                 chosen = is_better(item, best)
-                best = stage_ifexp(chosen, lambda x=item: x, lambda x=best: x)
+                best = Hooks.python.branch(chosen, lambda x=item: x, lambda x=best: x)
         return best
 
     return rule
@@ -163,115 +145,6 @@ def _without_size(value: Any) -> Any:
 def _as_number(value: Any) -> Any:
     state = tracer()
     return value if _traced(value) else state.number(state.literal(value, INDEX.dtype))
-
-
-def _isinstance(value: Any, kinds: Any) -> Any:
-    """`isinstance` that treats a traced value as an instance of its eager class."""
-    every = tuple(_classes(kinds))
-    if any(own_method(kind, "__instancecheck__") is not None for kind in every):
-        return _is_one_of(value, every)
-    if isinstance(value, recurrent.PaddedSequence):
-        return builtins.any(issubclass(PackedSequence, kind) for kind in every)
-    if (own := _class_of_items(value)) is not None:
-        return builtins.any(issubclass(own, kind) for kind in every)
-    if is_text(value):
-        return any(issubclass(str, item) for item in every if isinstance(item, type))
-    if is_size_number(value):
-        size = int if isinstance(value, torch.SymInt) else float
-        return any(issubclass(size, item) for item in every if isinstance(item, type))
-    if not is_number(value):
-        return NotImplemented
-    return any(issubclass(kind_of_number(value), item) for item in every if isinstance(item, type))
-
-
-def _class_of_items(value: Any) -> type | None:
-    """Return the Python class of a list, tuple, range or iterator that the capture represents by
-    another object; None for other values."""
-    if isinstance(value, TracedIterator):
-        return value.kind
-    if isinstance(value, TracedList):
-        return list
-    if not isinstance(value, sources.Indexed) or isinstance(value, sources.Iterated):
-        return None
-    kinds: dict[type, type] = {sources.TracedRange: range, sources.SizedTuple: tuple}
-    return kinds.get(type(value), list)
-
-
-def _classes(kinds: Any) -> Iterator[Any]:
-    """Yield the classes of a (nested) tuple or union."""
-    if isinstance(kinds, tuple | UnionType):
-        for kind in kinds if isinstance(kinds, tuple) else kinds.__args__:
-            yield from _classes(kind)
-    else:
-        yield kinds
-
-
-def _is_one_of(value: Any, kinds: tuple[Any, ...]) -> Any:
-    """`isinstance` for classes that may define `__instancecheck__`."""
-    found: Any = False
-    for kind in kinds:
-        method = own_method(kind, "__instancecheck__")
-        arguments = (isinstance, value, kind) if method is None else (method, value)
-        found = stage_or(found, lambda given=arguments: Hooks.call(*given))
-    return stage_not(stage_not(found))
-
-
-def _id(*args: Any) -> Any:
-    """Fail if `id` is taken of a traced value: the capture uses other objects than Python for
-    these."""
-    (value,) = args if len(args) == 1 else (None,)
-    is_size = isinstance(value, torch.SymInt | torch.SymFloat)
-    if is_size or is_number(value) or is_text(value) or isinstance(value, Either):
-        fail("id() is taken of a value that only the run knows", "compare values with ==")
-    return NotImplemented
-
-
-def _type(*args: Any) -> Any:
-    """`type` that returns the eager class of a traced value."""
-    if len(args) != 1:
-        return NotImplemented
-    (value,) = args
-    if is_text(value):
-        return str
-    if is_size_number(value):
-        return int if isinstance(value, torch.SymInt) else float
-    if isinstance(value, TracedTensor):
-        return kind_of_number(value) if is_number(value) else torch.Tensor
-    return _class_of_items(value) or NotImplemented
-
-
-def _getattr(holder: Any, name: str, *default: Any) -> Any:
-    """`getattr` that records for the guards the names read and the attributes found missing."""
-    state, name = tracer(), settled(name)
-    state.names_read.add(name)
-    if is_number(holder) and not hasattr(kind_of_number(holder), name):
-        return default[0] if default else number_methods.attribute(holder, name)
-    if name in OF_GRADIENTS:
-        number_methods.tensor_attribute(holder, name)
-    found = getattr(holder, name, UNDEFINED)
-    if isinstance(found, Either) and default:
-        options = [default[0] if x is UNDEFINED else x for x in found.stretto_options]
-        return Either(found.stretto_flags, options)
-    if found is not UNDEFINED:
-        return found
-    state.missing.append((holder, name))
-    return default[0] if default else getattr(holder, name)
-
-
-def _hasattr(holder: Any, name: str) -> Any:
-    if is_number(holder):
-        return hasattr(kind_of_number(holder), name)
-    found = _getattr(holder, name, UNDEFINED)
-    if isinstance(found, Either):
-        return flag_of_options(found, lambda option: option is not UNDEFINED)
-    return found is not UNDEFINED
-
-
-def _list(*args: Any) -> Any:
-    if args and isinstance(args[0], TracedList):
-        return operations.copied(args[0])
-    source = sources.unsettled(args[0]) if args else None
-    return NotImplemented if source is None else sources.listed(source)
 
 
 def _as_list(items: Any) -> Any:
@@ -296,49 +169,14 @@ def _sum(items: Any, start: Any = 0) -> Any:
         total = cast_number(stacked.sum(0), float)
         if not isinstance(length, TracedTensor):
             return total + start
-        return stage_ifexp(length > 0, lambda: total + start, lambda: start)
+        return Hooks.python.branch(length > 0, lambda: total + start, lambda: start)
 
     def of_some() -> Any:
         return operations.stack(items, least=1).sum(0) + start
 
-    return branch(length == 0, lambda: start, of_some) if _traced(length) else of_some()
-
-
-def _folded(start: bool, stage: BuiltinRule) -> BuiltinRule:
-    """Return a rule for `any` (start False) or `all` (start True)."""
-
-    def rule(items: Any) -> Any:
-        if isinstance(items, TracedIterator):
-            found = rewritten(iterators.any_left)(items, not start)
-            return stage_not(found) if start else found
-        items = items if isinstance(items, GeneratorType) else _as_list(items)  # pyright: ignore[reportUnknownVariableType]
-        if isinstance(items, TracedList):
-            found = rewritten(methods.any_of)(items, not start)
-            return stage_not(found) if start else found
-        frame = items.gi_frame if isinstance(items, GeneratorType) else None
-        source: Any = None if frame is None else frame.f_locals.get(".0")
-        found: Any = start
-        for number, item in enumerate(items):  # pyright: ignore[reportUnknownArgumentType]
-            found = stage(found, lambda i=item: stage_not(stage_not(i)))
-            if found is (not start):
-                break
-            if _traced(found) and isinstance(source, TracedIterator):
-                fail(
-                    "the run decides how many items of an iterator are tested",
-                    "test them in a loop with break",
-                )
-            if number == _MOST_ITEMS:
-                fail(
-                    f"more than {_MOST_ITEMS} items of a generator are tested, and the run decides "
-                    "when to stop",
-                    "test them in a loop with break",
-                )
-        return cast_number(found, bool) if _traced(found) else found
-
-    return rule
-
-
-_MOST_ITEMS = 1000
+    return (
+        Hooks.python.branch(length == 0, lambda: start, of_some) if _traced(length) else of_some()
+    )
 
 
 def _joined(operation: BuiltinRule) -> BuiltinRule:
@@ -523,7 +361,7 @@ def _checked(error: type[Exception], condition: Any, message: Any) -> Any:
     def fails() -> None:
         raise error(_NO_MESSAGE if message is None else str(Hooks.call(message)))
 
-    branch(condition, lambda: None, fails)
+    Hooks.python.branch(condition, lambda: None, fails)
     return None
 
 
@@ -545,7 +383,10 @@ def _check_tensor_all(cond: Any, message: Any = None) -> Any:
 
 
 def _assert(condition: Any, message: Any) -> Any:
-    Hooks.staging.assert_(condition, lambda: message, lambda: True)
+    def fails() -> None:
+        raise AssertionError(message)
+
+    Hooks.python.branch(condition, lambda: None, fails)
 
 
 def _assert_scalar(value: Any, message: str, *_: Any) -> Any:
@@ -631,26 +472,15 @@ def generator_method(function: Any) -> BuiltinRule | None:
 
 RULES: dict[Any, BuiltinRule] = {
     **number_rules.RULES,
-    bool: lambda *args: stage_not(stage_not(args[0])) if len(args) == 1 else NotImplemented,
-    len: _len,
     range: _range,
     min: _extreme(operator.lt, torch.minimum, torch.sym_min),
     max: _extreme(
         operator.gt, lambda item, best: torch.maximum(best, item), lambda a, b: torch.sym_max(a, b)
     ),
-    sorted: ordering.in_order,
-    isinstance: _isinstance,
     dir: lambda *args: (
         dir(kind_of_number(*args)) if args and is_number(args[0]) else NotImplemented
     ),
-    type: _type,
-    id: _id,
-    getattr: _getattr,
-    hasattr: _hasattr,
-    list: _list,
     sum: _sum,
-    any: _folded(False, stage_or),
-    all: _folded(True, stage_and),
     torch.is_tensor: lambda value: isinstance(value, torch.Tensor) and not is_number(value),
     torch.compiler.is_compiling: lambda: tracer().hints.is_compiling(),
     torch.Generator: _generator,
@@ -659,8 +489,6 @@ RULES: dict[Any, BuiltinRule] = {
     **dict.fromkeys(_OF_STATES, _state_of_generator),
     torch.stack: _joined(operations.stack),
     torch.cat: _joined(operations.concatenate),
-    torch.concat: _joined(operations.concatenate),
-    torch.concatenate: _joined(operations.concatenate),
     torch.tensor: _tensor,
     torch.result_type: _result_type,
     torch.from_numpy: _on_memory(torch.from_numpy),
@@ -671,7 +499,6 @@ RULES: dict[Any, BuiltinRule] = {
     torch.full: _full,
     torch.full_like: _full_like,
     **sources.RULES,
-    **iterating.RULES,
     **sized.RULES,
     **arguments.RULES,
     **output_journal.RULES,
@@ -684,8 +511,6 @@ RULES: dict[Any, BuiltinRule] = {
     torch.ops.aten.item.default: _item,
     torch.ops.aten._local_scalar_dense.default: _item,
     **dict.fromkeys(_LIFTS, lambda self: self),
-    torch.cond: torch_code.cond,
-    torch.while_loop: torch_code.while_loop,
     torch_map: torch_code.map_rows,
     torch_scan: torch_code.scan,
     **torch_code.OPERATORS,
@@ -709,74 +534,14 @@ RULES.update({getattr(torch, name): rule for name, rule in _CHECKS.items() if ha
 RULES.update(dict.fromkeys((_ASSERT_SCALAR, _ASSERT_SCALAR.default), _assert_scalar))
 
 
-_LIST_METHODS: dict[str, BuiltinRule] = {
-    "append": operations.push,
-    "extend": operations.extend,
-    "insert": operations.insert,
-    "pop": operations.pop,
-    "reverse": operations.reverse,
-    "clear": operations.clear,
-    "copy": operations.copied,
-    "count": operations.count,
-    "index": operations.index,
-}
-
-
-def list_method(function: Any) -> BuiltinRule | None:
-    """Return the rule for a method of a Python list or tuple that takes a traced position or
-    compares items; else None."""
-    match function.__name__:
-        case "pop":
-            return lambda index=-1: function(int(index)) if _traced(index) else NotImplemented
-        case "count":
-            return partial(ordering.count, function.__self__)
-        case "index":
-            return partial(ordering.index, function.__self__)
-        case "sort":
-            return partial(_sort, function.__self__)
-        case _:
-            return None
-
-
-def _sort(items: list[Any], *, key: Any = None, reverse: Any = False) -> Any:
-    made = ordering.in_order(items, key=key, reverse=reverse)
-    if made is NotImplemented:
-        return NotImplemented
-    items[:] = made
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class _ListMethod:
-    """A bound method of a traced list; its arguments may also be traced lists."""
-
-    items: TracedList
-    rule: BuiltinRule
-
-    def __call__(self, *args: Any) -> Any:
-        return self.rule(self.items, *args)
-
-
-def traced_list_attribute(items: TracedList, name: str) -> Any:
-    """Return a bound method of a traced list; fail if the method is not captured."""
-    if not hasattr(list, name):
-        raise AttributeError(f"'list' object has no attribute '{name}'")
-    if name not in _LIST_METHODS:
-        fail(
-            f"list.{name} on a list that grows in a traced loop is not captured",
-            "use append, insert, pop, reverse, indexing, len() and torch.stack",
-        )
-    return _ListMethod(items, _LIST_METHODS[name])
-
-
 def needs_items(
-    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Convert traced lists among the arguments to Python lists for a function that has no rule for
     them."""
     known = (TracedList, sources.SizedTuple)
     has_list = any(isinstance(item, known) for item in (*args, *kwargs.values()))
-    if not has_list or isinstance(function, _ListMethod):
+    if not has_list:
         return args, kwargs
 
     def convert(item: Any) -> Any:
@@ -787,8 +552,7 @@ def needs_items(
     return tree_map(convert, args), tree_map(convert, kwargs)
 
 
-Hooks.list_method = traced_list_attribute
-Hooks.list_operator = operations.operator
+Hooks.compared_lists = operations.compared
 Hooks.list_items = operations.to_python
 Hooks.list_length = operations.known_length
 Hooks.numbers = operations.numbers

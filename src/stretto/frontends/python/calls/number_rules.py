@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from stretto.errors import OnlyInPython
-from stretto.frontends.python.control.branches import stage_and, stage_or
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
@@ -325,9 +324,9 @@ def _is_close(a: Any, b: Any, *, rel_tol: Any = 1e-09, abs_tol: Any = 0.0) -> An
     check(torch.logical_and(rel_tol >= 0, abs_tol >= 0), "ValueError", _NEGATIVE_TOLERANCE)
     difference = (b - a).abs()
     largest = torch.maximum((rel_tol * b).abs(), (rel_tol * a).abs())
-    is_near = stage_or(difference <= largest, lambda: difference <= abs_tol)
+    is_near = Hooks.python.or_(difference <= largest, lambda: difference <= abs_tol)
     are_finite = torch.logical_not(torch.logical_or(torch.isinf(a), torch.isinf(b)))
-    return stage_or(a == b, lambda: stage_and(are_finite, lambda: is_near))
+    return Hooks.python.or_(a == b, lambda: Hooks.python.and_(are_finite, lambda: is_near))
 
 
 def check_sum(numbers: Any) -> None:

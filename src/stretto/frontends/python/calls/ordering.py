@@ -4,26 +4,16 @@
 from __future__ import annotations
 
 import operator
-import sys
 from collections import deque
 from collections.abc import Callable, ItemsView, KeysView, Sequence, ValuesView
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_any
 
 from stretto.errors import OnlyInPython
-from stretto.frontends.python.control.branches import (
-    stage_and,
-    stage_ifexp,
-    stage_not,
-    stage_or,
-)
 from stretto.frontends.python.lists import methods, operations
 from stretto.frontends.python.lists.sources import item_of_sequence
-from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
-from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import number_kind, to_number
 from stretto.frontends.python.values.state import TracedList
@@ -36,12 +26,16 @@ def in_order(items: Any, *, key: Any = None, reverse: bool = False) -> Any:
     given = items_of(items)
     if given is None:
         return NotImplemented
-    keys = given if key is None else [Hooks.call(key, item) for item in given]
+    return by_keys(given, given if key is None else [Hooks.call(key, x) for x in given], reverse)
+
+
+def by_keys(given: list[Any], keys: list[Any], reverse: Any) -> Any:
+    """Return the items of a list in the order of their keys."""
     columns = _columns(keys)
     if columns is None:
         return NotImplemented
     places = _order(columns, bool(reverse))
-    if columns[0] is keys and key is None and set(map(number_kind, keys)) in ({int}, {float}):
+    if columns[0] is keys and keys is given and set(map(number_kind, keys)) in ({int}, {float}):
         return [_number(value) for value in _column(keys)[places]]
     return [item_of_sequence(given, _number(place)) for place in places]
 
@@ -70,70 +64,12 @@ def extreme(items: tuple[Any, ...], *, reverse: bool) -> Any:
     return item_of_sequence(list(items), _number(_order(columns, reverse)[0]))
 
 
-def count(items: Sequence[Any], value: Any) -> Any:
-    """`items.count(value)`."""
-    if not _is_searched(items, value):
-        return NotImplemented
-    check_identity(items, value)
-    total: Any = 0
-    for item in items:
-        total = total + stage_not(stage_not(_is_equal(item, value)))
-    return total
-
-
-def index(items: Sequence[Any], value: Any, start: int = 0, stop: int = sys.maxsize) -> Any:
-    """`items.index(value, start, stop)`: the first position of the value."""
-    if not _is_searched(items, value):
-        return NotImplemented
-    check_identity(items, value)
-    places = range(*slice(start, stop).indices(len(items)))
-    flags = [_is_equal(items[place], value) for place in places]
-    kind = type(items).__name__
-    check(_any_of(flags), "ValueError", f"{kind}.index(x): x not in {kind}")
-    found: Any = -1
-    for place, flag in zip(reversed(places), reversed(flags), strict=True):
-        found = stage_ifexp(flag, lambda place=place: place, lambda found=found: found)
-    return found
-
-
-def _any_of(flags: list[Any]) -> Any:
-    found: Any = False
-    for flag in flags:
-        found = stage_or(found, lambda flag=flag: flag)
-    return found
-
-
-def _is_searched(items: Sequence[Any], value: Any) -> bool:
-    """Return True if the run decides which items equal the value."""
-    return any(isinstance(item, TracedTensor | Either) for item in (value, *items))
-
-
 def check_identity(items: Sequence[Any], value: Any) -> None:
     """Make a run in which a float is NaN fall back to Python, which finds NaN by identity; not if
     the float itself is one of the items."""
     is_float = isinstance(value, TracedTensor) and value.number and value.is_floating_point()
     if is_float and not any(item is value for item in items):
         operations.check_nan(value)
-
-
-def _is_equal(item: Any, value: Any) -> Any:
-    """Compare as Python's containers do: identity, then `==`."""
-    return stage_or(Hooks.staging.is_found(item, value), lambda: _equal(item, value))
-
-
-def _equal(first: Any, second: Any) -> Any:
-    """`first == second`; tuples and lists with traced items are compared item by item."""
-    are_sequences = type(first) is type(second) and type(first) in (list, tuple)
-    if not are_sequences or not tree_any(_is_traced, (first, second)):
-        return first == second
-    found: Any = len(first) == len(second)
-    for one, other in zip(first, second, strict=False):
-        found = stage_and(found, lambda one=one, other=other: _is_equal(one, other))
-    return found
-
-
-def _is_traced(item: Any) -> bool:
-    return isinstance(item, TracedTensor)
 
 
 def _columns(keys: list[Any]) -> list[list[Any]] | None:
@@ -182,9 +118,9 @@ _SHORT = 64
 def _order_of_floats(numbers: Any, reverse: bool) -> Any:
     """Return the sorted positions of floats. If NaN is among them, they follow Python's own
     comparisons in its insertion sort."""
-    return stage_ifexp(
+    return Hooks.python.branch(
         numbers.isnan().any(),
-        lambda: rewritten(methods.places_by_insertion)(numbers, len(numbers), reverse),
+        lambda: Hooks.own(methods.places_by_insertion)(numbers, len(numbers), reverse),
         lambda: torch.sort(numbers, stable=True, descending=reverse)[1],
     )
 
@@ -215,8 +151,8 @@ def by_key(is_better: Callable[[Any, Any], Any], items: tuple[Any, ...], key: An
     best, best_key = items[0], keys[0]
     for item, its_key in zip(items[1:], keys[1:], strict=True):
         chosen = is_better(its_key, best_key)
-        best = stage_ifexp(chosen, lambda x=item: x, lambda x=best: x)
-        best_key = stage_ifexp(chosen, lambda x=its_key: x, lambda x=best_key: x)
+        best = Hooks.python.branch(chosen, lambda x=item: x, lambda x=best: x)
+        best_key = Hooks.python.branch(chosen, lambda x=its_key: x, lambda x=best_key: x)
     return best
 
 

@@ -18,10 +18,14 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from stretto.frontends.python.calls.journal import Journal, SideEffect
 from stretto.frontends.python.calls.texts import shown
-from stretto.frontends.python.objects.heap import Journal, SideEffect
-from stretto.frontends.python.source.rewrite import is_user_function
-from stretto.frontends.python.tracing.locations import is_user_file, shown_function
+from stretto.frontends.python.source.definitions import is_user_function
+from stretto.frontends.python.tracing.locations import (
+    interpreted_lines,
+    is_user_file,
+    shown_function,
+)
 from stretto.frontends.python.tracing.signals import Poison, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
@@ -43,7 +47,7 @@ from stretto.frontends.python.values.texts import (
 
 _STRETTO = __file__.rpartition("frontends")[0]
 _LOGGING = logging.__file__
-_CAPTURE = f"{_STRETTO}frontends/python/entry.py"
+_INTERPRETER = f"{_STRETTO}frontends/python/interpreter/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +87,23 @@ def _place_of(frame: FrameType) -> SourceLine:
 
 
 def place_at(level: int) -> SourceLine:
-    """Return the place of the user's frame at `level` (1 is the innermost). The parts of a
-    function that regions were made from count as one frame."""
+    """Return the place of the user's frame at `level` (1 is the innermost). Libraries that run
+    natively are the innermost frames."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    around: tuple[str, str] | None = None
     left = max(level, 1)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename == _CAPTURE and code.co_name == "_call":
-            return SourceLine(level=left)
-        if not code.co_filename.startswith((_STRETTO, _LOGGING)):
-            name = (code.co_filename, shown_function(code.co_qualname))
-            is_part = code.co_name.startswith("__stretto")
-            left -= name != around
+    while frame is not None and not frame.f_code.co_filename.startswith(_INTERPRETER):
+        if not frame.f_code.co_filename.startswith((_STRETTO, _LOGGING)):
+            left -= 1
             if not left:
                 return _place_of(frame)
-            around = name if is_part else None
         frame = frame.f_back
-    return SourceLine(level=left)
+    lines = interpreted_lines() or []
+    shown = [line for line in lines if not line.code.co_filename.startswith((_STRETTO, _LOGGING))]
+    if left > len(shown):
+        return SourceLine(level=left - len(shown))
+    code, line, namespace = shown[left - 1]
+    name = shown_function(code.co_qualname).rpartition(".")[2]
+    return SourceLine(code.co_filename, line, name, namespace)
 
 
 class _CodeOrigin(Enum):
@@ -124,27 +127,27 @@ def _speaker(file: str) -> _CodeOrigin:
     return _CodeOrigin.LOGGING if file in (_LOGGING, warnings.__file__) else _CodeOrigin.LIBRARY
 
 
-def is_by_user() -> bool | None:
-    """Return True if the user's code writes the message, False if a library called by it does.
-
-    None: the tracer does, or code that only the tracer calls; eager PyTorch would not write it.
-    """
+def is_of_program() -> bool:
+    """Return False if the tracer writes the message, or code that only the tracer calls: eager
+    PyTorch would not write it."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     by_library = False
     while frame is not None:
+        if frame.f_code.co_filename.startswith(_INTERPRETER) and not by_library:
+            return True
         match _speaker(frame.f_code.co_filename):
             case _CodeOrigin.USER:
                 return True
             case _CodeOrigin.IMPORT:
-                return None
+                return False
             case _CodeOrigin.TRACER if by_library:
-                return False if frame.f_code.co_name == "_native" else None
+                return frame.f_code.co_name == "_native"
             case _CodeOrigin.LIBRARY:
                 by_library = True
             case _:
                 pass
         frame = frame.f_back
-    return None
+    return False
 
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device)
@@ -156,8 +159,7 @@ _KEPT = (*_ATOMS, torch.Size, range, slice, Enum, FunctionType, ModuleType, Base
 
 def record(key: Any, function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
     """Record that the run calls `function(*args, **kwargs)` here. key: identifies the line."""
-    by_user = is_by_user()
-    if by_user is None:
+    if not is_of_program():
         return
     if _SILENCE.collected is not None:
         _SILENCE.collected.append(function)
@@ -177,16 +179,14 @@ def record(key: Any, function: Callable[..., object], *args: Any, **kwargs: Any)
         positional, named = filled(values)
         function(*positional, **named)
 
-    _enter(whole, act, values, by_user=by_user)
+    _enter(whole, act, values)
 
 
-def _enter(key: Any, act: SideEffect, values: Sequence[Any], *, by_user: bool) -> None:
-    heap = tracer().heap
-    journal: Journal = heap.journal
-    site = journal.site(key, act, len(values), by_user)
-    heap.add(site.columns)
-    if len(tracer().regions) > 1:  # undoing or repeating the region must do the same to these lists
-        heap.touched |= {id(items): items for items in (journal.order, *site.columns)}
+def _enter(key: Any, act: SideEffect, values: Sequence[Any]) -> None:
+    journal: Journal = tracer().heap.journal
+    lines = interpreted_lines()
+    of_user = bool(lines) and is_user_file(lines[0].code.co_filename)
+    site = journal.site(key, act, len(values), of_user)
     Hooks.call(journal.order.append, site.number)
     for column, value in zip(site.columns, values, strict=True):
         Hooks.call(column.append, value)
@@ -458,7 +458,7 @@ def _enabled(logger: logging.Logger, level: int) -> bool:
     """`Logger.isEnabledFor`. The answer is recorded: the program is valid while it holds."""
     state, found = active(), _is_enabled(logger, level)
     key = (id(logger), level)
-    if state is not None and key not in state.asked and is_by_user() is not None:
+    if state is not None and key not in state.asked and is_of_program():
         state.asked[key] = _Level(logger, level), found
     return found
 
@@ -542,7 +542,6 @@ def intercepted_output() -> Generator[None]:
 
 
 RULES: dict[Any, Callable[..., Any]] = {
-    print: printed,
     _warn: warned,
     warned: warned,
     _warn_explicit: warned_explicitly,

@@ -22,6 +22,7 @@ from torch.nn.utils import rnn
 from torch.nn.utils.rnn import PackedSequence
 
 from stretto.frontends.python.lists import indexing
+from stretto.frontends.python.operators import decompositions
 from stretto.frontends.python.operators.replacements import (
     RecurrentCell,
     State,
@@ -30,10 +31,9 @@ from stretto.frontends.python.operators.replacements import (
     gru,
     lstm,
 )
-from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.contents import known_content
 from stretto.frontends.python.tracing.signals import fail
-from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
 from stretto.frontends.python.values.data_dependent_sizes import is_decided, plain
 from stretto.frontends.python.values.raises import check
@@ -115,10 +115,10 @@ def _direction(
     rows = F.linear(inputs, cell.input_weight, cell.input_bias)
     rows = rows.flip(0) if reverse else rows
     if active is None:
-        hidden, last = rewritten(_over_time)(cell, rows, state)
+        hidden, last = Hooks.own(_over_time)(cell, rows, state)
     else:
         active = active.flip(0) if reverse else active
-        hidden, last = rewritten(_over_active)(cell, rows, active, state)
+        hidden, last = Hooks.own(_over_active)(cell, rows, active, state)
     return hidden.flip(0) if reverse else hidden, last
 
 
@@ -541,3 +541,6 @@ PACKED: dict[Any, Callable[..., Any]] = {
     nn.GRU.forward: _forward,
     nn.RNN.forward: _forward,
 }
+
+
+decompositions.RULES.update(RECURRENT)

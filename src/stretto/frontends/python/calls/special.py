@@ -17,24 +17,19 @@ import secrets
 import sys
 import threading
 import time
-import types
 import uuid
 from collections.abc import Callable, Mapping
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch.autograd.function import Function, FunctionCtx
 
-from stretto.frontends.python.calls.builtins import RULES
 from stretto.frontends.python.calls.output_journal import stream_name
-from stretto.frontends.python.control import branches
 from stretto.frontends.python.source.syntax_trees import names_read
-from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tracer import Caller, tracer
-from stretto.frontends.python.values.either import Either, lacks_entries, may_be_missing
 
 # ---- `torch.autograd.Function`: its `forward` is traced like any other user function.
 #
@@ -58,8 +53,10 @@ def applied(function: Any) -> type[Function] | None:
     return owner
 
 
-def apply(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any], traced: Traced) -> Any:
-    """Return the result of `kind.apply(*args, **kwargs)`."""
+def apply(
+    kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any], traced: Traced, context: Any
+) -> Any:
+    """Return the result of `kind.apply(*args, **kwargs)`. context: a new `AutogradContext`."""
     has_setup = kind.setup_context is not _NO_SETUP
     if has_setup:
         bound = inspect.signature(kind.forward).bind(*args, **kwargs)
@@ -73,23 +70,21 @@ def apply(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any], traced: Trac
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
     for tensor in tensors:
         tracer().gradients.read(tensor)
-    context = _FunctionContext(len(args))
+    traced(setattr, (context, "needs_input_grad", (False,) * len(args)), {})
     with torch.no_grad():
         if has_setup:
             result = traced(kind.forward, args, {})
             traced(kind.setup_context, (context, args, result), {})
         else:
             result = traced(kind.forward, (context, *args), {})
-        return _wrapped(result, tensors, context.dirty_tensors)
+        dirty = traced(getattr, (context, "dirty_tensors"), {})
+        return _wrapped(result, tensors, dirty)
 
 
-class _FunctionContext(FunctionCtx):
+class AutogradContext(FunctionCtx):
     """The `ctx` argument of `forward` and `setup_context`."""
 
     dirty_tensors: tuple[Any, ...] = ()
-
-    def __init__(self, count: int) -> None:
-        self.needs_input_grad = (False,) * count
 
 
 def _wrapped(result: Any, tensors: list[torch.Tensor], dirty: tuple[Any, ...]) -> Any:
@@ -125,18 +120,11 @@ _OF_FUNCTIONS = _function.__code__  # type: ignore[attr-defined]
 _OF_METHODS = getattr(_Holder().method, "__code__", None)
 
 
-def implementation(function: FunctionType, args: tuple[Any, ...]) -> Any:
-    """Return the function that single dispatch chooses; None if the call is no single dispatch."""
-    code = function.__code__
-    if not args or code not in (_OF_FUNCTIONS, _OF_METHODS):
-        return None
-    found = RULES[type](args[0])
-    kind: type = type(args[0]) if found is NotImplemented else found
-    if code is _OF_FUNCTIONS:
-        return function.dispatch(kind)  # type: ignore[attr-defined]
-    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-    held = {name: cell.cell_contents for name, cell in cells}
-    return held["self"].dispatcher.dispatch(kind).__get__(held["obj"], held["cls"])
+def dispatches_by(code: CodeType) -> Any:
+    """Return the decorator whose wrapper has this code, if it chooses a function by the class of an
+    argument; else None."""
+    known = {_OF_FUNCTIONS: functools.singledispatch, _OF_METHODS: functools.singledispatchmethod}
+    return known.get(code)
 
 
 # ---- Python functions that return another value at each call, or act on the outside world.
@@ -314,57 +302,3 @@ def _is_one_of(function: Any, functions: frozenset[Any]) -> bool:
 #
 # Such an entry is an Either with UNDEFINED among its options. Code that reads a single entry, or
 # passes it as a keyword argument, gets a default in place of UNDEFINED.
-
-
-def with_defaults(function: types.FunctionType, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments of `function(**entries)` with parameter defaults in place of
-    missing entries."""
-    missing = [name for name, item in kwargs.items() if may_be_missing(item)]
-    if not missing:
-        return kwargs
-    parameters = inspect.signature(function, follow_wrapped=False).parameters
-    made = dict(kwargs)
-    for name in missing:
-        default = parameters[name].default if name in parameters else inspect.Parameter.empty
-        if default is not inspect.Parameter.empty:
-            made[name] = _with_default(made[name], default)
-    return made
-
-
-def method(function: Any, args: tuple[Any, ...]) -> Any:
-    """Return the result of a dict method that reads one entry, if some entries may be missing;
-    else NotImplemented."""
-    owner: Any = getattr(function, "__self__", None)
-    if not lacks_entries(owner) or function.__name__ not in _METHODS or not args:
-        return NotImplemented
-    if isinstance(args[0], Either | torch.Tensor):
-        return NotImplemented
-    if may_be_missing(dict.get(owner, args[0])):
-        return _METHODS[function.__name__](owner, *args)
-    return function(*args)
-
-
-def _with_default(entry: Either, default: Any) -> Any:
-    options = [default if x is UNDEFINED else x for x in entry.stretto_options]
-    return branches.merged(entry.stretto_flags, options)
-
-
-def _get(owner: dict[Any, Any], key: Any, default: Any = None) -> Any:
-    return _with_default(owner[key], default)
-
-
-def _pop(owner: dict[Any, Any], key: Any, *default: Any) -> Any:
-    entry = owner.pop(key)
-    return _with_default(entry, *default) if default else entry
-
-
-def _set_default(owner: dict[Any, Any], key: Any, default: Any = None) -> Any:
-    owner[key] = _with_default(owner[key], default)
-    return owner[key]
-
-
-_METHODS: dict[str, Callable[..., Any]] = {
-    "get": _get,
-    "pop": _pop,
-    "setdefault": _set_default,
-}

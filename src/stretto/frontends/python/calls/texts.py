@@ -7,16 +7,13 @@ import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from string import Formatter
-from types import GeneratorType
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from stretto.frontends.python.lists import operations
-from stretto.frontends.python.lists.iterators import TracedIterator
-from stretto.frontends.python.source.rewrite import is_user_function
+from stretto.frontends.python.source.definitions import is_user_function
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.values.scalars import is_number, number_kind
@@ -30,7 +27,6 @@ from stretto.frontends.python.values.texts import (
     Shown,
     TextCall,
     TextOf,
-    TextPart,
     TracedText,
     form_of,
     formatted,
@@ -65,6 +61,10 @@ class TextMethod:
     text: TracedText
     name: str
 
+    @property
+    def __name__(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.name
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return of_text(self.text, self.name, *args, **kwargs)
 
@@ -83,8 +83,6 @@ def of_text(text: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         return _made_by(text, name, args)
     if name == "__getitem__" and are_known and type(args[0]) is slice:
         return _made_by(text, name, args)
-    if name == "join":
-        return joined_texts(text, [*args[0]])
     if name in ("startswith", "endswith") and len(args) == 1 and type(args[0]) is str:
         found = _has_affix(text, args[0], at_end=name == "endswith")
         if found is not None:
@@ -146,7 +144,7 @@ def _with_flags(text: Any, left: list[Any], known: list[bool], use: Callable[[An
     if not left:
         return use(TextOf(pieces_of(text))(known))
     first, *rest = left
-    return Hooks.staging.ifexp(
+    return Hooks.python.branch(
         first,
         lambda: _with_flags(text, rest, [*known, True], use),
         lambda: _with_flags(text, rest, [*known, False], use),
@@ -205,10 +203,6 @@ def _shown_by(function: Callable[[Any], str]) -> Rule:
     return rule
 
 
-def _format(value: Any, form: Any = "") -> Any:
-    return joined([(value, -1, form)])
-
-
 def _in_base(form: str) -> Rule:
     def rule(value: Any) -> Any:
         if not isinstance(value, TracedTensor | torch.SymInt):
@@ -229,11 +223,18 @@ def _dumps(value: Any, **options: Any) -> Any:
     return _applied(json.dumps, value, **options)
 
 
-def percent(form: Any, values: Any) -> Any:
-    """`form % values`, with traced values among them."""
+def percent(
+    form: Any,
+    values: Any,
+    show: Callable[[Any, Any], Any] | None = None,
+    number: Callable[[Any], Any] = lambda value: value,
+) -> Any:
+    """`form % values`, with traced values among them. show: makes the texts of values, if that is
+    not a matter of plain Python. number: returns the operand of other conversions."""
     given = values if isinstance(values, tuple) else (values,)
     named = values if isinstance(values, dict) else {}
-    if not isinstance(form, str) or not any(map(_needs_late, (*given, *named.values()))):
+    is_plain = show is None and not any(map(_needs_late, (*given, *named.values())))
+    if not isinstance(form, str) or is_plain:
         return form % settled(values)
     if is_text(form):
         return settled(form) % values
@@ -244,14 +245,18 @@ def percent(form: Any, values: Any) -> Any:
         at = match.end()
         name, flags, kind = match.groups()
         if kind is None:
-            return form % tuple(settled(item) for item in given)
+            return form % tuple(settled(number(item)) for item in given)
         if kind == "%":
             parts.append("%")
             continue
         value = named[name] if name is not None else next(supply, UNDEFINED)
         if value is UNDEFINED:
             raise TypeError("not enough arguments for format string")
-        parts.append(_by_percent(flags, kind, value))
+        if kind in "sra":
+            function = {"s": str, "r": repr, "a": ascii}[kind]
+            parts.append(_padded(flags, (show or shown)(value, function)))
+        else:
+            parts.append(_by_percent(flags, kind, number(value)))
     if not named and next(supply, UNDEFINED) is not UNDEFINED:
         raise TypeError("not all arguments converted during string formatting")
     return joined_texts("", [*parts, form[at:]])
@@ -261,10 +266,13 @@ def _needs_late(value: Any) -> bool:
     return pytree.tree_any(lambda leaf: is_shown_late(leaf) or isinstance(leaf, TracedList), value)
 
 
+def _padded(flags: str, text: Any) -> Any:
+    if flags and is_text(text):
+        return _made_by(text, "__rmod__", (f"%{flags}s",))
+    return f"%{flags}s" % text if flags else text
+
+
 def _by_percent(flags: str, kind: str, value: Any) -> Any:
-    if kind in "sra":
-        text = shown(value, {"s": str, "r": repr, "a": ascii}[kind])
-        return _made_by(text, "__rmod__", (f"%{flags}s",)) if flags and is_text(text) else text
     if isinstance(value, TracedTensor):
         value = Hooks.item(value)
         if kind == "c" or (kind in "diuxXo" and number_kind(value) is float):
@@ -274,48 +282,10 @@ def _by_percent(flags: str, kind: str, value: Any) -> Any:
     return f"%{flags}{kind}" % value
 
 
-def str_method(function: Any) -> Rule | None:
-    """Return the rule for a method of a known text, or None."""
-    text, name = function.__self__, function.__name__
-    if name == "join":
-        return lambda items: _joined(text, items)
-    if name == "format":
-        return lambda *args, **kwargs: _formatted_by(text, args, kwargs)
-    return None
-
-
-def _joined(text: str, items: Any) -> Any:
-    if isinstance(items, GeneratorType | TracedIterator):
-        items = list(items)
-    is_late = isinstance(items, list | tuple) and any(map(is_text, items))
-    return joined_texts(text, items) if is_late else text.join(items)
-
-
-def _formatted_by(form: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if not any(map(_needs_late, (*args, *kwargs.values()))):
-        return NotImplemented
-    formatter, parts, count = Formatter(), list[TextPart](), 0
-    for literal, name, specification, conversion in formatter.parse(form):
-        parts.append(literal)
-        if name is None:
-            continue
-        if name == "" or name[0] in ".[":
-            name, count = f"{count}{name}", count + 1
-        value, _ = formatter.get_field(name, args, kwargs)
-        inner = specification or ""
-        if "{" in inner:
-            while "{}" in inner:
-                inner, count = inner.replace("{}", f"{{{count}}}", 1), count + 1
-            inner = settled(Hooks.call(inner.format, *args, **kwargs))
-        parts.append((value, ord(conversion) if conversion else -1, inner))
-    return joined(parts)
-
-
 RULES: dict[Any, Rule] = {
     str: _shown_by(str),
     repr: _shown_by(repr),
     ascii: _shown_by(ascii),
-    format: _format,
     hex: _in_base("#x"),
     oct: _in_base("#o"),
     bin: _in_base("#b"),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,11 +14,6 @@ from torch._higher_order_ops.scan import scan as torch_scan
 from torch.nn.modules import transformer
 from torch.utils import _pytree as pytree
 
-from stretto.frontends.python.calls import recursion
-from stretto.frontends.python.control.branches import stage_ifexp
-from stretto.frontends.python.control.loops import stage_while
-from stretto.frontends.python.source.rewrite import rewritten
-from stretto.frontends.python.tracing.frames import CallFrame
 from stretto.frontends.python.tracing.tensor import Hooks
 from stretto.frontends.python.tracing.tracer import tracer
 
@@ -27,47 +22,6 @@ from stretto.frontends.python.tracing.tracer import tracer
 # They become branches and loops. The functions named after them take the arguments of torch's
 # public functions; the others take those of the operators in torch's graphs, where trees of tensors
 # are flat.
-
-
-def cond(pred: Any, true_fn: Any, false_fn: Any, operands: Sequence[Any] = ()) -> Any:
-    """`torch.cond` as a branch."""
-    given = tuple(operands)
-    return stage_ifexp(
-        pred, lambda: Hooks.call(true_fn, *given), lambda: Hooks.call(false_fn, *given)
-    )
-
-
-def while_loop(cond_fn: Any, body_fn: Any, carried_inputs: Any, additional_inputs: Any = ()) -> Any:
-    """`torch.while_loop` as a loop of the Program."""
-    values = tuple(carried_inputs)
-    extra = tuple(additional_inputs)
-
-    def test() -> Any:
-        return Hooks.call(cond_fn, *values, *extra)
-
-    def body() -> None:
-        nonlocal values
-        made = Hooks.call(body_fn, *values, *extra)
-        values = tuple(made) if isinstance(made, tuple | list) else (made,)
-
-    frame = CallFrame.of("while_loop", lambda: values)
-    tracer().frames.append(frame)
-    try:
-        stage_while(frame, test, body, ("values",), (_code_of(cond_fn), _code_of(body_fn)))
-    finally:
-        tracer().frames.remove(frame)
-    # torch clones the inputs if no iteration runs, and refuses a body that returns its inputs
-    return pytree.tree_map_only(torch.Tensor, torch.clone, values)
-
-
-def _code_of(function: Any) -> Hashable:
-    """Return a key that identifies a function even if each iteration of a loop makes it anew."""
-    if isinstance(function, partial):
-        return _code_of(function.func)
-    if isinstance(function, torch.nn.Module):
-        function = function.forward
-    own = getattr(function, "__code__", None)
-    return own if own is not None else getattr(type(function).__call__, "__code__", None)
 
 
 def map_rows(f: Any, xs: Any, *args: Any) -> Any:
@@ -172,7 +126,7 @@ def _over_rows(
         count = len(made)
         take_back()
     arguments = (step, carried, tensors, [[] for _ in range(count)])
-    return recursion.call_user(_loop, rewritten(_loop), arguments, {})
+    return Hooks.own(_loop)(*arguments)
 
 
 def _loop(step: Any, carried: Any, tensors: Any, results: Any) -> Any:
@@ -208,8 +162,6 @@ def _invoke_subgraph(function: Any, name: Any, *args: Any) -> Any:
 
 
 _RULES: dict[str, Callable[..., Any]] = {
-    "cond": cond,
-    "while_loop": while_loop,
     "map_impl": map_flat,
     "scan": scan_flat,
     "invoke_subgraph": _invoke_subgraph,
@@ -242,7 +194,7 @@ OPERATORS: dict[Any, Callable[..., Any]] = {
 
 def _staged(forward: Any) -> Callable[..., Any]:
     """Return a rule that traces a torch function like a user function."""
-    return lambda *args, **kwargs: rewritten(forward)(*args, **kwargs)
+    return lambda *args, **kwargs: Hooks.own(forward)(*args, **kwargs)
 
 
 def _is_causal(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
@@ -259,7 +211,7 @@ def _encoder(
     is_causal: bool | None = None,
 ) -> Tensor:
     padding = src_key_padding_mask
-    output = rewritten(nn.TransformerEncoder.forward)(self, src, mask, padding, is_causal)  # pyright: ignore[reportArgumentType]
+    output = Hooks.own(nn.TransformerEncoder.forward)(self, src, mask, padding, is_causal)  # pyright: ignore[reportArgumentType]
     if padding is None or mask is not None or not _drops_padding(self, src):
         return output
     padded = torch.logical_not(torch.logical_not(padding))
@@ -277,7 +229,7 @@ def _layer(self: nn.TransformerEncoderLayer, src: Tensor, *args: Any, **kwargs: 
     )
     hooks = (len(m._forward_hooks) + len(m._forward_pre_hooks) for m in self.modules())
     with _rows_of_nan(bool(is_fused) and not any(hooks)):
-        return nn.TransformerEncoderLayer.forward(self, src, *args, **kwargs)
+        return Hooks.own(nn.TransformerEncoderLayer.forward)(self, src, *args, **kwargs)
 
 
 def _attention(
@@ -293,8 +245,8 @@ def _attention(
     added = any(mask is not None and mask.is_floating_point() for mask in masks)
     is_fused = query is key is value and not added and self.bias_k is None
     is_fused = is_fused and not self.add_zero_attn and _is_fused(self, query, self.parameters())
-    with _rows_of_nan(is_fused):
-        return nn.MultiheadAttention.forward(self, query, key, value, **arguments)
+    with _rows_of_nan(is_fused or tracer().masks_to_nan):  # a fused layer has no other attention
+        return Hooks.own(nn.MultiheadAttention.forward)(self, query, key, value, **arguments)
 
 
 _ARGUMENTS = (
@@ -305,7 +257,7 @@ _ARGUMENTS = (
 def _is_fused(attention: nn.MultiheadAttention, x: Tensor, weights: Iterable[Tensor]) -> bool:
     """Return True under the conditions on which the layers call their fused kernels."""
     state = tracer()
-    state.names_read.add("is_grad_enabled")
+    state.heap.outside.log.native(torch.is_grad_enabled)
     if not state.fast_path or x.dim() != 3 or attention.training or torch.is_autocast_enabled():
         return False
     if (
@@ -332,7 +284,7 @@ def _drops_padding(encoder: nn.TransformerEncoder, src: Tensor) -> bool:
     """Return True under the conditions of `nn.TransformerEncoder.forward` for dropping padding,
     except for the content of the mask."""
     state, first = tracer(), encoder.layers[0]
-    state.names_read.add("is_grad_enabled")
+    state.heap.outside.log.native(torch.is_grad_enabled)
     wanted = getattr(encoder, "use_nested_tensor", False) and not first.training
     if not wanted or not state.fast_path or src.dim() != 3 or torch.is_autocast_enabled():
         return False

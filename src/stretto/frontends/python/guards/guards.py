@@ -1,9 +1,9 @@
 """Guards: state that a Program was captured with, besides its arguments and constants.
 
 Traced code reads globals, closure variables, attributes, items and settings of torch. The
-values become part of the Program, which is stale once any of them changes. `reach` finds and
-collects what the code may have read. Here it is checked by identity: in few Python steps, or by
-native code if there is much to check. Values are compared only where identity fails.
+values become part of the Program, which is stale once any of them changes. The interpreter logs
+what it reads. Here that is checked by identity: in few Python steps, or by native code if there is
+much to check. Values are compared only where identity fails.
 """
 
 from __future__ import annotations

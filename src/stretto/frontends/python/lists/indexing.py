@@ -12,7 +12,7 @@ from stretto.frontends.python.operators.functional import overwrite
 from stretto.frontends.python.tracing.frames import caught
 from stretto.frontends.python.tracing.locations import user_location
 from stretto.frontends.python.tracing.signals import Abort, NeedsUnroll, fail
-from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
 from stretto.frontends.python.values.data_dependent_sizes import bounded_dim, plain
 from stretto.frontends.python.values.number_methods import kind_of_number
@@ -327,3 +327,6 @@ def _unrolled(bounds: tuple[Any, ...]) -> list[Any] | None:
         except Abort:
             return None
     return found
+
+
+Hooks.getitem, Hooks.setitem = getitem, setitem

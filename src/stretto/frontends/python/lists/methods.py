@@ -157,15 +157,6 @@ def index(items: Any, number: Any, start: Any, stop: Any) -> Any:
     return found
 
 
-def any_of(items: Any, found: bool) -> Any:
-    """Return a flag that is true if the truth of one of the items is `found`."""
-    outcome = False
-    for item in items:
-        if bool(item) == found:
-            outcome = True
-    return outcome
-
-
 def best(items: Any, is_better: Any, name: str) -> Any:
     """Return the first item that no other one is better than."""
     length = len(items)

@@ -12,8 +12,6 @@ import torch
 from stretto.errors import OnlyInPython
 from stretto.frontends.python.aliasing.aliases import link
 from stretto.frontends.python.lists import methods
-from stretto.frontends.python.objects.copies import check_change
-from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import SIZE_BITS, Hooks, ListLength, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
@@ -111,7 +109,6 @@ def _change(
 ) -> tuple[Value, ...]:
     """Emit an op that replaces the value of `items`. Returns its further results, of types
     `others`."""
-    check_change(items)
     state = tracer()
     current = state.current(items.memory)
     made, *rest = state.emit(op_on(current), (current.type, *others))
@@ -128,7 +125,7 @@ def extend(items: TracedList, others: Any) -> None:
 
 
 def _method(function: Any, items: Any, *args: Any) -> Any:
-    return rewritten(function)(items, *args)
+    return Hooks.own(function)(items, *args)
 
 
 _NO_INDEX = "list indices must be integers or slices, not {}"
@@ -332,37 +329,20 @@ def _is_tensor(item: Any) -> bool:
     return isinstance(item, torch.Tensor | TracedList)
 
 
-def operator(items: TracedList, symbol: str, operand: Any) -> Any:
-    """Return the result of a binary operator of Python's lists; NotImplemented for other
-    operands."""
-    match symbol:
-        case "+" | "r+" if isinstance(operand, list | TracedList):
-            made = _without_items(items) if symbol == "r+" else copied(items)
-            if symbol == "r+":
-                extend(made, operand)
-            extend(made, items if symbol == "r+" else operand)
-            return made
-        case "*" | "*=" if number_kind(operand) in (int, bool):
-            once = copied(items)
-            made = items if symbol == "*=" else copied(items)
-            _method(methods.repeat, made, operand, once)
-            return made
-        case "+":
-            kind = getattr(number_kind(operand), "__name__", type(operand).__name__)
-            raise TypeError(f'can only concatenate list (not "{kind}") to list')
-        case "==" | "!=" | "<" | "<=" | ">" | ">=" if isinstance(operand, list | TracedList):
-            return _compared(items, symbol, operand)
-        case _:
-            return NotImplemented
+def repeated(items: TracedList, times: Any) -> TracedList:
+    """Return `items * times` for an integer."""
+    made = copied(items)
+    _method(methods.repeat, made, times, items)
+    return made
 
 
 _ORDERS = {"<": lt, "<=": le, ">": gt, ">=": ge}
 
 
-def _compared(items: TracedList, symbol: str, others: Any) -> Any:
+def compared(items: TracedList, symbol: str, others: Any) -> Any:
     """Return a comparison of two lists of integers or flags."""
     if symbol == "!=":
-        return Hooks.staging.not_(_compared(items, "==", others))
+        return Hooks.python.not_(compared(items, "==", others))
     if isinstance(others, list):
         kinds = {*map(number_kind, others)}  # pyright: ignore[reportUnknownArgumentType]
         if None in kinds and symbol == "==" and items.numbers and not any(map(_is_tensor, others)):  # pyright: ignore[reportUnknownArgumentType]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -13,7 +12,7 @@ import torch
 from torch import nn
 
 from stretto.frontends.python.aliasing.aliases import is_one_of, link
-from stretto.frontends.python.lists import methods, operations
+from stretto.frontends.python.lists import indexing, methods, operations
 from stretto.frontends.python.lists.indexing import getitem, select
 from stretto.frontends.python.lists.operations import (
     copied,
@@ -21,7 +20,6 @@ from stretto.frontends.python.lists.operations import (
     traced_length,
 )
 from stretto.frontends.python.operators.views import part_of
-from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
@@ -87,10 +85,6 @@ class TracedRange(Indexed):
     """A range. bounds: its start, stop and step."""
 
     bounds: tuple[Any, ...]
-
-
-class Iterated(Indexed):
-    """A sequence that is an iterator in Python, such as the result of `zip`."""
 
 
 def range_source(*bounds: Any) -> TracedRange:
@@ -166,24 +160,9 @@ def is_known_at_call(size: Any) -> bool:
     )
 
 
-def enumerated(iterable: Any, start: int = 0) -> Any:
-    """Return `enumerate(iterable, start)`."""
-    source = as_source(iterable)
-    if source is None:
-        return enumerate(iterable, start)
-    return Iterated(source.length, lambda index: (index + start, source.item(index)))
-
-
-def zipped(*iterables: Any, strict: bool = False) -> Any:
-    """Return `zip(*iterables)`, which may have traced lengths."""
-    sources = [as_source(item) for item in iterables]
-    if any(isinstance(s.length, TracedTensor) for s in sources if s is not None):
-        pairs = zip(sources, iterables, strict=True)
-        sources = [_items_source(item) if source is None else source for source, item in pairs]
-    if not sources or any(source is None for source in sources):
-        return zip(*iterables, strict=strict)
-    known = [source for source in sources if source is not None]
-    lengths = [source.length for source in known]
+def zipped(sources: Sequence[Indexed], *, strict: bool = False) -> Indexed:
+    """Return `zip(*sources)`."""
+    lengths = [source.length for source in sources]
     if any(isinstance(length, TracedTensor) for length in lengths):
         if strict and any(length is not lengths[0] for length in lengths):
             fail(
@@ -191,35 +170,39 @@ def zipped(*iterables: Any, strict: bool = False) -> Any:
                 "compare the lengths first, and leave strict out",
             )
         least = reduce(lambda one, other: Hooks.call(min, one, other), lengths)
-        return Iterated(least, lambda index: tuple(s.item(index) for s in known))
+        return Indexed(least, lambda index: tuple(s.item(index) for s in sources))
     state = tracer()
     sizes = [state.dim(length) for length in lengths if not isinstance(length, TracedTensor)]
     shortest = state.symbolic_dim(minimum(*sizes).dim)
-    return Iterated(shortest, lambda index: tuple(source.item(index) for source in known))
+    return Indexed(shortest, lambda index: tuple(source.item(index) for source in sources))
 
 
-def _items_source(iterable: Any) -> Indexed | None:
-    """Return the items of a Python container or iterator, accessible by traced positions."""
-    if isinstance(iterable, itertools.count | itertools.cycle | itertools.repeat):
-        fail(
-            f"zip over a {type(iterable).__name__}, which may never end, and over a number of "
-            "items that depends on a tensor",
-            "count in the loop",
-        )
-    items = list(iterable)
-    return Indexed(len(items), lambda index: Hooks.staging.getitem(items, index))
+def item_of(holder: Any, index: Any) -> Any:
+    """Return `holder[index]` of a tensor, a sequence or another object of native code."""
+    if isinstance(holder, TracedList):
+        return get_item(holder, index)
+    if isinstance(holder, TracedTensor | Indexed):
+        return holder[index]
+    is_traced = indexing.has_position(index) or indexing.has_size(index)
+    if isinstance(holder, torch.Tensor):
+        return getitem(tracer().promote(holder), index) if is_traced else holder[index]
+    if isinstance(holder, SEQUENCES) and indexing.has_position(index):
+        return item_of_sequence(holder, index)
+    return holder[concrete(index, "int") if isinstance(index, TracedTensor) else index]
+
+
+def set_item_of(holder: Any, index: Any, value: Any) -> None:
+    """Perform `holder[index] = value` for a tensor."""
+    traced = holder if isinstance(holder, TracedTensor) else tracer().promote(holder)
+    traced[index] = value
 
 
 def backwards(iterable: Any) -> Any:
-    """Return `reversed(iterable)`; for a tensor its rows from the last to the first."""
-    if isinstance(iterable, torch.Tensor) and is_known_at_call(next(iter(iterable.shape), None)):
-        traced = iterable if isinstance(iterable, TracedTensor) else tracer().promote(iterable)
-        return as_source(traced.flip(0))  # eager PyTorch copies the rows too
+    """Return a sequence, the last item first."""
     source = as_source(iterable)
-    if source is None:
-        return reversed(iterable)
+    assert source is not None
     last: Any = source.length - 1
-    return Iterated(source.length, lambda index: source.item(last - index))
+    return Indexed(source.length, lambda index: source.item(last - index))
 
 
 # ---- Tuples whose length is a size: results of `unbind`, `split` and `chunk` on a symbolic dim,
@@ -378,16 +361,6 @@ def tuple_of(items: Any = ()) -> Any:
     return NotImplemented if source is None else tuple_of(listed(source))
 
 
-def mapped(function: Any, *iterables: Any) -> Any:
-    """Return `map(function, *iterables)`; NotImplemented unless the length of one is a size."""
-    sources = list(map(as_source, iterables))
-    known = [source for source in sources if source is not None]
-    if len(known) < len(sources) or all(unsettled(item) is None for item in iterables):
-        return NotImplemented
-    joined: Indexed = zipped(*iterables)
-    return Indexed(joined.length, lambda index: Hooks.call(function, *joined.item(index)))
-
-
 def unsettled(iterable: Any) -> Indexed | None:
     """Return the sequence of an iterable whose number of items is no Python number; else None."""
     if not isinstance(iterable, Indexed | torch.Tensor | TracedList):
@@ -403,17 +376,14 @@ def unsettled(iterable: Any) -> Indexed | None:
 def listed(items: Any) -> Any:
     """Return `list(items)` as a list of the Program, for a number of items that is no Python
     number."""
-    return rewritten(methods.collected)(items)
+    return Hooks.own(methods.collected)(items)
 
 
 Rule = Callable[..., Any]
 
 METHODS: dict[str, Rule] = {"unbind": unbind, "chunk": chunk}
 """Methods of tensors, which take the tensor first."""
-RULES: dict[Any, Rule] = {
-    **{getattr(torch, name): rule for name, rule in METHODS.items()},
-    tuple: tuple_of,
-}
+RULES: dict[Any, Rule] = {getattr(torch, name): rule for name, rule in METHODS.items()}
 
 
 # ---- Items of Python sequences and dicts at traced positions.
@@ -503,7 +473,7 @@ def _by_text(holder: dict[Any, Any], keys: list[str], text: Any, default: tuple[
             return holder[key]
         if found is not False:
             rest = keys[number + 1 :]
-            return Hooks.staging.ifexp(
+            return Hooks.python.branch(
                 found,
                 lambda key=key: holder[key],
                 lambda rest=rest: _by_text(holder, rest, text, default),

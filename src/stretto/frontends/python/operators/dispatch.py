@@ -89,7 +89,7 @@ class OperatorRecorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         state = tracer()
-        with state.running_natively(), state.executed.paused():
+        with state.running_natively():
             return dispatch(self, func, args, kwargs or {})
 
 

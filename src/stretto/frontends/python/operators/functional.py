@@ -57,6 +57,8 @@ def apply_functionally(func: Any, args: Any, kwargs: Any) -> Any:
             new = aten._to_copy.default(new, dtype=target.dtype)  # eager accepts empty ones
         _check_result(target, new)
         overwrite(target, new)
+    if not func._schema.returns:
+        return None
     return targets[0] if len(targets) == 1 else tuple(targets)
 
 
@@ -136,7 +138,7 @@ def written_by(func: Any, args: Any, kwargs: Any) -> list[Any]:
             continue
         found = args[position] if position < len(args) else kwargs.get(parameter.name)
         if found is not None:
-            targets.append(found)
+            targets += found if isinstance(found, list | tuple) else (found,)
     return targets
 
 

@@ -205,8 +205,15 @@ def _permuted(func: Any) -> ViewRule:
 
 def selected(x: TracedTensor, dim: int, index: int | Value) -> TracedTensor:
     """Return `x.select(dim, index)`, also at a position known only at run time."""
-    fake = _fake_view(aten.select.int, x, dim, 0 if isinstance(index, Value) else index)
-    dim %= x.dim()
+    dim = dim % x.dim() if x.dim() else dim
+    size = x.shape[dim] if x.dim() else 0
+    if isinstance(index, Value) and isinstance(size, torch.SymInt) and not is_decided(size):
+        # The loop may have no iterations in this call: torch would settle that the size is not 0.
+        sizes, strides = (of[:dim] + of[dim + 1 :] for of in (list(x.shape), list(x.stride())))
+        with tracer().faking():
+            fake = x.fake.new_empty_strided(sizes, strides)
+    else:
+        fake = _fake_view(aten.select.int, x, dim, 0 if isinstance(index, Value) else index)
     if isinstance(index, Value):
         _check(index, x, dim, 1, "aten.select.int")
     elif is_decided(x.shape[dim]):

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from stretto.errors import SourceLocation
+from stretto.frontends.python.calls.journal import SideEffectSite, act_out
 from stretto.frontends.python.guards.guards import Guards
 from stretto.frontends.python.guards.reading import Arguments, Reading, Root, read_state
-from stretto.frontends.python.objects.heap import SideEffectSite, act_out
 from stretto.frontends.python.tracing.admission import Gradients
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.symbolic_sizes import CallSizes
@@ -186,7 +186,7 @@ def _ordered(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObjectChange:
-    """A change of an object after a run: `put` these entries into it and remove the `removed` ones.
+    """A change of an object after a run: remove the `removed` entries, then `put` these into it.
 
     place: the number of an object of the reading, or ~number of a fixed box. whole: `put` is
     everything that the object holds afterwards. items: all items of a list that grew.
@@ -242,9 +242,10 @@ class ObjectState:
             place = effect.place
             box = objects[place] if place >= 0 else self.fixed[~place]
             if not effect.whole:
-                values = {**contents(box), **values}
+                held = contents(box)
                 for key in effect.removed:
-                    values.pop(key, None)
+                    held.pop(key, None)
+                values = {**held, **values}
             values = {key: value for key, value in values.items() if value is not UNDEFINED}
             refill(box, values)
         return result

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import FunctionType, MethodType
@@ -13,10 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from stretto.frontends.python.guards.reading import Identity, Reading
-from stretto.frontends.python.objects.heap import Heap
 from stretto.frontends.python.results.captured import (
     ArgumentLeaf,
     ConstantSource,
@@ -41,7 +38,6 @@ from stretto.frontends.python.tracing.tensor import (
     TracedTensor,
 )
 from stretto.frontends.python.tracing.tracer import Constant, ParameterOwner, Tracer
-from stretto.frontends.python.values.state import rebuild_tuple
 from stretto.ir.core import Program, Value
 from stretto.ir.rewrite import defined_values
 from stretto.ir.size_bounds import at_most
@@ -120,38 +116,6 @@ def fetch_counters(tracer: Tracer, reading: Reading) -> list[Input]:
         binding = Fetched(index, "counter", torch.device("cpu"), is_tensor=False)
         made.append(Input(binding, value, traced, torch.empty(0)))
     return made
-
-
-def traced_arguments(
-    heap: Heap, arguments: Any, supply: Iterator[TracedTensor], numbers: Iterator[Any]
-) -> Any:
-    """Return the arguments with their tensors and ints replaced, in pytree order.
-
-    Containers are filled in place, so that they stay the same objects; other pytree nodes are
-    made anew.
-    """
-
-    def swapped(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return next(supply)
-        if type(value) is int:
-            return next(numbers)
-        if isinstance(value, tuple) and not tree_flatten(value)[1].is_leaf():
-            items: list[Any] = [swapped(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
-            return rebuild_tuple(value, items)
-        if type(value) in _FILLED:
-            values = {key: swapped(item) for key, item in heap.before_of(value).items()}
-            if id(value) in heap.shared:
-                return heap.copied(value, values)
-            heap.place(value, values)
-            return value
-        leaves, tree = tree_flatten(value)
-        return value if tree.is_leaf() else tree_unflatten([swapped(x) for x in leaves], tree)
-
-    return swapped(arguments)
-
-
-_FILLED = (list, dict, OrderedDict, defaultdict, deque)
 
 
 def check_aliases(tracer: Tracer, inputs: list[Input]) -> None:

@@ -1,4 +1,4 @@
-"""Helpers for syntax trees: construction, names that code reads, and liveness of variables.
+"""Helpers for syntax trees: construction, and the names that code reads and binds.
 
 A constructed node has no source position at first. `at` gives it that of the user's code
 that it represents, so that errors point there.
@@ -54,13 +54,6 @@ def staging(attribute: str) -> ast.expr:
     return ast.Attribute(name(STAGING), attribute, ast.Load())
 
 
-def is_staging(node: ast.expr) -> bool:
-    """True if an expression names a part of `__stretto`."""
-    if isinstance(node, ast.Attribute):
-        return is_staging(node.value)
-    return isinstance(node, ast.Name) and node.id == STAGING
-
-
 def staged(like: ast.AST, function: str, *arguments: ast.expr) -> ast.Call:
     """Return `__stretto.function(arguments)` at the position of `like`."""
     return at(like, ast.Call(staging(function), list(arguments), []))
@@ -99,23 +92,6 @@ def own_nodes(function: ast.AST) -> list[ast.AST]:
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
-def own_statements(function: ast.AST) -> list[ast.AST]:
-    """Return the statements, handlers and cases of a function, except those in nested functions
-    and classes."""
-    found = list[ast.AST]()
-    pending = [function]
-    while pending:
-        table = vars(pending.pop())
-        blocks = (table.get(field) for field in _BLOCKS)
-        inside: list[ast.AST] = [item for block in blocks if type(block) is list for item in block]
-        found += inside
-        pending += [item for item in inside if not isinstance(item, _SCOPES)]
-    return found
-
-
-_BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
-
-
 def child_nodes(node: ast.AST) -> list[ast.AST]:
     """Return the nodes of `ast.iter_child_nodes`, in less than half of the time."""
     found = list[ast.AST]()
@@ -142,22 +118,10 @@ def every_node(node: ast.AST) -> list[ast.AST]:
 
 @dataclass(frozen=True, slots=True)
 class NamesRead:
-    """Names that a code object and its nested code objects read.
-
-    `by_path`: it also reads attributes whose names are not in its text, in a way that tracing
-    cannot see. `by_name`: it calls `getattr` or `hasattr`, which tracing sees.
-    """
+    """Names that a code object and its nested code objects read."""
 
     globals: frozenset[str]
     attributes: frozenset[str]
-    by_path: bool
-    by_name: bool
-    stored: frozenset[str]
-    """Globals that it assigns or deletes."""
-
-
-_PATHS = frozenset({"vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__", "dir"})
-_BY_NAME = frozenset({"getattr", "hasattr"})
 
 
 _VALUE_SHIFT = 1 if sys.version_info >= (3, 12) else 0
@@ -168,16 +132,13 @@ _SHIFTS = {
     "LOAD_ATTR": _VALUE_SHIFT,
     "LOAD_METHOD": 0,
     "LOAD_SUPER_ATTR": 2,
-    "STORE_GLOBAL": 0,
-    "DELETE_GLOBAL": 0,
 }
 """Number of bits of an instruction's argument below the index of the name."""
 _NAMED = {dis.opmap[name]: (name, shift) for name, shift in _SHIFTS.items() if name in dis.opmap}
 
 
-def named_instructions(code: CodeType) -> Iterator[tuple[str, str, int]]:
-    """Yield operation, name and argument of the instructions that read or store a global or
-    attribute.
+def named_instructions(code: CodeType) -> Iterator[tuple[str, str]]:
+    """Yield operation and name of the instructions that read a global or attribute.
 
     `dis` takes forty times as long, and there are thousands of functions.
     """
@@ -189,41 +150,26 @@ def named_instructions(code: CodeType) -> Iterator[tuple[str, str, int]]:
         argument, extended = extended | low, 0
         if operation in _NAMED:
             name, shift = _NAMED[operation]
-            yield name, code.co_names[argument >> shift], argument
+            yield name, code.co_names[argument >> shift]
 
 
 @cache
 def names_read(code: CodeType) -> NamesRead:
-    """Return the names that a code object and its nested code objects read and store."""
-    variables, attributes, values, stored = set[str](), set[str](), set[str](), set[str]()
-    for operation, name, argument in named_instructions(code):
-        if operation in ("LOAD_GLOBAL", "LOAD_NAME"):
-            variables.add(name)
-            if operation == "LOAD_NAME" or not argument & 1:
-                values.add(name)  # not called immediately
-        elif operation in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-            stored.add(name)
-        else:
-            attributes.add(name)
-    by_path = bool(_PATHS & (variables | attributes) or _BY_NAME & values)
-    by_name = bool(_BY_NAME & variables)
+    """Return the names that a code object and its nested code objects read."""
+    variables, attributes = set[str](), set[str]()
+    for operation, name in named_instructions(code):
+        (variables if operation in ("LOAD_GLOBAL", "LOAD_NAME") else attributes).add(name)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             inner = names_read(constant)
             variables |= inner.globals
             attributes |= inner.attributes
-            stored |= inner.stored
-            by_path |= inner.by_path
-            by_name |= inner.by_name
         elif isinstance(constant, str) and constant.isidentifier():
             attributes.add(constant)  # for getattr
-    names = (frozenset(variables), frozenset(attributes))
-    return NamesRead(*names, by_path, by_name, frozenset(stored))
+    return NamesRead(frozenset(variables), frozenset(attributes))
 
 
-# ---- Liveness of local variables: backward data flow over structured statements.
-#
-# It works on lowered code (`jumps`), where no jump is left except a final `return`.
+# ---- Names that statements read and bind.
 
 
 NameSet = frozenset[str]
@@ -232,13 +178,27 @@ EMPTY: NameSet = frozenset()
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
 def loads(node: ast.AST) -> NameSet:
-    """Return the names read anywhere inside, nested functions included."""
-    return frozenset(
-        item.id
-        for item in every_node(node)
-        if isinstance(item, ast.Name) and not isinstance(item.ctx, ast.Store)
-    )
+    """Return the names read anywhere inside, nested functions included. A comprehension reads
+    none of its own variables from outside, except in its first iterable."""
+    found, pending = set[str](), [node]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, _COMPREHENSIONS):
+            first = item.generators[0].iter
+            own = stores(part.target for part in item.generators)
+            inner = [n for n in child_nodes(item) if n is not item.generators[0]]
+            inner += [n for n in child_nodes(item.generators[0]) if n is not first]
+            found |= loads(first)
+            found.update(*(loads(part) - own for part in inner))
+        elif not isinstance(item, ast.Name):
+            pending += child_nodes(item)
+        elif not isinstance(item.ctx, ast.Store):
+            found.add(item.id)
+    return frozenset(found)
 
 
 def stores(nodes: Iterable[ast.AST]) -> NameSet:
@@ -252,7 +212,7 @@ def stores(nodes: Iterable[ast.AST]) -> NameSet:
         if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
             pending += getattr(node, "decorator_list", [])
             continue
-        if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        if isinstance(node, _COMPREHENSIONS):
             pending += [n for n in every_node(node) if isinstance(n, ast.NamedExpr)]
             continue
         pending += child_nodes(node)
@@ -299,37 +259,6 @@ def captured(nodes: Iterable[ast.AST]) -> NameSet:
     return found
 
 
-def live_before(statements: Sequence[ast.stmt], after: NameSet) -> NameSet:
-    """Return the names that may be read before they are written, from the start of `statements`
-    on."""
-    for statement in reversed(statements):
-        after = live_before_one(statement, after)
-    return after
-
-
-def live_before_one(statement: ast.stmt, after: NameSet) -> NameSet:
-    """Return the names that may be read before they are written, from the start of
-    `statement` on."""
-    match statement:
-        case ast.If(test=test, body=body, orelse=orelse):
-            return loads(test) | live_before(body, after) | live_before(orelse, after)
-        case ast.While() | ast.For():
-            return live_at_head(statement, after)
-        case ast.With(items=items, body=body):
-            inside = live_before(body, after)
-            return inside.union(*(loads(item) for item in items))
-        case ast.Try():
-            final = live_before(statement.finalbody, after)
-            inside = live_before(statement.body, live_before(statement.orelse, final))
-            return inside | final | live_in_handlers(statement, final)
-        case ast.AugAssign():
-            return after | loads(statement) | stores([statement])
-        case ast.Delete():
-            return after | stores([statement])
-        case _:
-            return (after - surely_stored(statement)) | loads(statement)
-
-
 def surely_stored(statement: ast.stmt) -> NameSet:
     """Return the names that certainly have a new value after the statement."""
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
@@ -363,31 +292,21 @@ def unsure(statements: Sequence[ast.stmt], known: NameSet) -> NameSet:
     return frozenset(name for name in found if not name.startswith("__stretto"))
 
 
-def live_at_head(loop: ast.While | ast.For, after: NameSet) -> NameSet:
-    """Return the names live where a loop decides if it continues."""
-    match loop:
-        case ast.While(test=test):
-            head = after | loads(test)
-            stored = EMPTY
-        case ast.For(iter=iterable, target=target):
-            head = after | loads(iterable) | loads(target) | stop_names(loop)
-            stored = stores([target])
-    while True:
-        grown = head | (live_before(loop.body, head) - stored)
-        if grown == head:
-            return head
-        head = grown
+def parameters(arguments: ast.arguments) -> list[str]:
+    """Return the names of all parameters, positional ones first."""
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    extra = [item for item in (arguments.vararg, arguments.kwarg) if item is not None]
+    return [item.arg for item in (*every, *extra)]
 
 
-def stop_names(loop: ast.For) -> NameSet:
-    """Return the flags that end a `for` loop early."""
-    return frozenset(getattr(loop, "stop_flags", ()))
-
-
-def live_in_handlers(statement: ast.Try, final: NameSet) -> NameSet:
-    """Return the names that the handlers may read; `final` are live after them."""
-    handlers = EMPTY
-    for handler in statement.handlers:
-        handlers |= live_before(handler.body, final)
-        handlers |= loads(handler.type) if handler.type else EMPTY
-    return handlers
+def jumps_of(node: ast.AST) -> list[ast.AST]:
+    """Return the jumps of a statement that may leave its block."""
+    if isinstance(node, ast.Return | ast.Break | ast.Continue):
+        return [node]
+    if isinstance(node, _SCOPES):
+        return []
+    found = [item for child in child_nodes(node) for item in jumps_of(child)]
+    if isinstance(node, ast.While | ast.For):
+        orelse = [item for child in node.orelse for item in jumps_of(child)]
+        return [item for item in found if isinstance(item, ast.Return) or item in orelse]
+    return found

@@ -2,13 +2,12 @@
 
 Transformations of torch (make_fx, vmap, jvp, torch.jit.trace, torch.export) run a function on their
 own tensors to see every operator. Compiled programs are of no use to them: they get the original
-function. This module also tracks tensors read in grad mode, and changes that cannot be undone.
+function. This module also tracks tensors read in grad mode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -17,7 +16,7 @@ from torch.autograd import forward_ad
 from torch.utils import _device
 
 from stretto.errors import CaptureError
-from stretto.frontends.python.tracing.signals import Abort, GradientsWanted, fail
+from stretto.frontends.python.tracing.signals import GradientsWanted, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.ir.types import DType
 
@@ -184,88 +183,3 @@ class Gradients:
         for tensor in self._inputs:
             if tensor.requires_grad:
                 raise GradientsWanted(tensor)
-
-
-# ---- Changes that cannot be undone: those of objects whose state Python code cannot read and set.
-#
-# Arms of branches, bodies of loops and recursive calls are traced by running them, from a snapshot
-# of the state that is restored afterwards. A change of an object that no snapshot holds, such as a
-# file in memory, would persist although its arm is not taken, or happen once instead of in each
-# iteration. Restoring the state from before such a change is therefore an error, unless the object
-# was created after the snapshot: then it is no longer reachable.
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    target: object
-    time: int
-    stop: Abort
-
-
-@dataclass(frozen=True, slots=True)
-class _Birth:
-    value: object
-    time: int
-    sources: tuple[object, ...]
-
-
-@dataclass(slots=True)
-class LastingChanges:
-    """The changes of one capture, in order. `time` counts changes and created objects."""
-
-    time: int = 0
-    changes: list[_Change] = field(default_factory=list[_Change])
-    boxes: list[tuple[Any, int]] = field(default_factory=list[tuple[Any, int]])
-    births: dict[int, _Birth] = field(default_factory=dict[int, "_Birth"])
-    """The objects that were created during the capture, by id."""
-
-    def note_made(self, value: object, sources: Sequence[object]) -> None:
-        """Record that `value` is new and may refer to `sources`."""
-        if id(value) not in self.births and not any(value is source for source in sources):
-            self.time += 1
-            self.births[id(value)] = _Birth(value, self.time, tuple(sources))
-
-    def origins(self, value: object) -> list[object]:
-        """Return the object and the objects that it may refer to."""
-        found, pending = dict[int, object](), [value]
-        while pending:
-            item = pending.pop()
-            if id(item) not in found:
-                found[id(item)] = item
-                birth = self.births.get(id(item))
-                pending += birth.sources if birth else ()
-        return list(found.values())
-
-    def note_change(self, target: object, stop: Abort) -> None:
-        """Record that `target` is changed. stop: the error to raise if that has to be undone."""
-        self.time += 1
-        self.changes.append(_Change(target, self.time, stop))
-
-    def note_box(self, box: object) -> None:
-        """Record a change of a box that the capture may not track yet."""
-        self.time += 1
-        self.boxes.append((box, self.time))
-
-    def unfollowed(self, since: int, held: Mapping[int, object]) -> list[Any]:
-        """Return the boxes changed after the time `since` that a snapshot does not hold."""
-        found = list[Any]()
-        for box, time in reversed(self.boxes):
-            if time <= since:
-                break
-            if id(box) not in held:
-                found.append(box)
-        return found
-
-    def was_made(self, value: object, since: int = 0) -> bool:
-        """True for an object that was created during the capture, after the time `since`."""
-        birth = self.births.get(id(value))
-        return birth is not None and birth.time > since
-
-    def check(self, since: int) -> None:
-        """Raise the error of the latest change after the time `since` to an object that existed
-        then, as restoring the state of that time would have to undo it."""
-        for change in reversed(self.changes):
-            if change.time <= since:
-                return
-            if not self.was_made(change.target, since):
-                raise change.stop

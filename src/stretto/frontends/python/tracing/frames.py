@@ -1,11 +1,11 @@
-"""Local variables of the user's functions while they are traced: cells by name."""
+"""Variables of the user's functions, and the `try` blocks that are open while they are traced."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CellType
-from typing import Any, NamedTuple
+from typing import Any
 
 from stretto.frontends.python.tracing.signals import Abort, abort
 from stretto.ir.core import Op
@@ -23,40 +23,9 @@ class _Undefined:
 UNDEFINED: Any = _Undefined()
 
 
-class Maybe(NamedTuple):
-    """A variable that has a value only if `bound`, a Python or traced bool, holds."""
-
-    value: Any
-    bound: Any
-    name: str
-
-    @staticmethod
-    def of(value: Any, name: str) -> Maybe:
-        """Return the variable as a Maybe."""
-        if isinstance(value, Maybe):
-            return value
-        return Maybe(value, value is not UNDEFINED, name)
-
-
-@dataclass(eq=False, slots=True)
-class CallFrame:
-    """An active call of a rewritten function."""
-
-    name: str
-    cells: dict[str, CellType]
-
-    @staticmethod
-    def of(name: str, probe: Callable[[], object]) -> CallFrame:
-        """Return the frame of the variables that `probe`, a lambda, refers to."""
-        names = probe.__code__.co_freevars
-        cells = probe.__closure__ or ()
-        return CallFrame(name, dict(zip(names, cells, strict=True)))
-
-    def get(self, name: str) -> Any:
-        return read_cell(self.cells[name])
-
-    def set(self, name: str, value: Any) -> None:
-        write_cell(self.cells[name], value)
+def cells_of(probe: Callable[[], object]) -> dict[str, CellType]:
+    """Return the cells of the variables that `probe`, a lambda, refers to, by name."""
+    return dict(zip(probe.__code__.co_freevars, probe.__closure__ or (), strict=True))
 
 
 def read_cell(cell: CellType) -> Any:
@@ -72,11 +41,6 @@ def write_cell(cell: CellType, value: Any) -> None:
             del cell.cell_contents
     else:
         cell.cell_contents = value
-
-
-def is_internal(name: str) -> bool:
-    """True if a variable was created by the rewriting (flags, return values)."""
-    return name.startswith("__stretto")
 
 
 # ---- The user's open `try` blocks, and what their handlers catch.
@@ -95,14 +59,12 @@ class Tries:
     """The classes that the handlers of each open `try` catch, the innermost one last.
 
     handled: by handlers that may continue. replaced: by handlers that always raise. replaces:
-    True if something in the program may raise a class in `replaced`. notes: True if an
-    exception was recorded instead of raised.
+    True if something in the program may raise a class in `replaced`.
     """
 
     handled: list[ErrorClasses] = field(default_factory=list[ErrorClasses])
     replaced: list[ErrorClasses] = field(default_factory=list[ErrorClasses])
     replaces: bool = False
-    notes: bool = False
 
     def catch(self, error: type[BaseException]) -> bool:
         """Return True if a handler that may continue catches `error`."""

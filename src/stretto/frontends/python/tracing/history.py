@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType
@@ -18,10 +18,10 @@ from stretto.frontends.python.tracing.signals import fail
 # ---- Sizes of other calls, known while one call is captured.
 #
 # A condition on sizes that all calls seen so far answer alike becomes a guard. One that they
-# answer differently may become a branch of the program (`control/branches.py`). Then each arm is
-# traced for the calls that take it, with one of them as their representative. If torch decides
-# anything by sizes inside an arm, the condition cannot be a branch: a guard would hold only for the
-# calls that take the arm.
+# answer differently may become a branch of the program (`interpreter/size_conditions.py`). Then
+# each arm is traced for the calls that take it, with one of them as their representative. If torch
+# decides anything by sizes inside an arm, the condition cannot be a branch: a guard would hold only
+# for the calls that take the arm.
 
 
 # pyright: reportUnknownMemberType=false, reportPrivateUsage=false
@@ -79,7 +79,6 @@ class SeenCalls:
         self.stands = 0
         """The representative: the call whose sizes torch uses as hints."""
         self.has_moved = False
-        self.is_trial = self.was_asked = False
         self.branches: list[LocatedGuard] = []
         self.open: list[SourceLocation] = []
         self.blamed: SourceLocation | None = None
@@ -89,7 +88,7 @@ class SeenCalls:
     @property
     def is_outside(self) -> bool:
         """True outside of all arms of branches on sizes."""
-        return self.path is sympy.true and not self.is_trial
+        return self.path is sympy.true
 
     def enter(self, number: int, expression: Any) -> None:
         """Register the sympy symbol of a new symbol number."""
@@ -182,30 +181,17 @@ class SeenCalls:
         """Process a guard that torch asks for. Return False outside of all arms, where it is a
         guard of the program. Inside an arm, only the arm's own condition may be asked: a guard
         would hold for some calls only, so ShapeEnv must not learn it. Raises Abort for any
-        other guard in an arm, except in a trial."""
+        other guard in an arm."""
         if self.path is sympy.true:
             self.learn(guard)
             return False
         is_known = guard in sympy.And.make_args(self.path) and not isinstance(guard, sympy.Eq)
-        if self.is_trial:
-            self.was_asked |= not is_known
-        elif not is_known:
+        if not is_known:
             fail(
                 f"an arm of a branch on sizes depends on another condition on sizes: {guard}",
                 "decide it outside of the branch",
             )
         return True
-
-    @contextmanager
-    def trial(self) -> Generator[Callable[[], bool]]:
-        """Context for tracing that tests if anything is asked of sizes; yields a function that
-        returns the answer."""
-        before = self.is_trial, self.was_asked
-        self.is_trial, self.was_asked = True, False
-        try:
-            yield lambda: self.was_asked
-        finally:
-            self.is_trial, self.was_asked = before
 
     def hint(self, node: Any) -> Any:
         """Return the value of a size in the representative call."""
@@ -273,8 +259,6 @@ class SettledBranches:
 # attempts is counted here too, so that each capture ends.
 
 
-_MOST_RESTARTS = 4
-
 MOST_WORK = 400_000
 """Maximum number of ops that one capture traces, those replaced by later rounds and attempts
 included."""
@@ -290,8 +274,6 @@ class Hints:
 
     recursive: set[CodeType] = field(default_factory=set[CodeType])
     """Functions that were found to call themselves."""
-    splits: set[Hashable] = field(default_factory=set[Hashable])
-    """Loops with variables whose kind of value differs after an iteration."""
     sized: set[CodeType] = field(default_factory=set[CodeType])
     """Functions that call themselves with tensors of other, data-dependent sizes."""
     varying: set[tuple[CodeType, int | str]] = field(
@@ -306,13 +288,6 @@ class Hints:
     """True once the function has called `is_compiling()`."""
     work: int = 0
     """Work traced in all attempts."""
-    restarts: int = 0
-    """Number of attempts that ended as soon as they were known to fail."""
-
-    def may_restart(self) -> bool:
-        """True if an attempt may end before the whole function has been traced. The next attempt
-        then has to find what the rest would have shown, so the number of such ends is limited."""
-        return self.restarts < _MOST_RESTARTS
 
     def is_compiling(self) -> bool:
         """Answer `torch.compiler.is_compiling()`, and record the question."""
@@ -329,4 +304,4 @@ class Hints:
     def size(self) -> int:
         """Return the number of findings: an attempt that does not increase it found nothing new."""
         found = len(self.recursive) + len(self.sized) + len(self.varying)
-        return found + self.restarts + (not self.is_varying) + (not self.says_compiling)
+        return found + (not self.is_varying) + (not self.says_compiling)

@@ -7,15 +7,14 @@ import re
 import sys
 import sysconfig
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from cProfile import Profile
 from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import mpmath
 import sympy
@@ -25,11 +24,9 @@ import torch.fx
 from stretto.errors import SourceLocation
 
 _STRETTO = str(Path(__file__).parents[3]) + os.sep
-_ITERATORS = _STRETTO + os.path.join("frontends", "python", "lists", "iterators.py")
 _PROGRAMS = (
     _STRETTO + "_zoo",
     _STRETTO + os.path.join("tools", "calibrate.py"),
-    _ITERATORS,
 )
 """Paths of programs in this package that it compiles itself."""
 _TORCH = str(Path(torch.__file__).parent) + os.sep
@@ -58,8 +55,9 @@ MARK = _Mark()
 @cache
 def package_of(value: Any) -> str:
     """Return the package of a class or function by its `__module__`, which may be None for code
-    from `exec`."""
-    return str(value.__module__).split(".")[0]
+    from `exec`, and for a type of `ctypes` is that of the first code to make it."""
+    of_ctypes = type(value).__module__ == "_ctypes"
+    return "ctypes" if of_ctypes else str(value.__module__).split(".")[0]
 
 
 def is_user_file(filename: str) -> bool:
@@ -77,7 +75,7 @@ def is_user_file(filename: str) -> bool:
 def user_frame() -> FrameType | None:
     """Return the innermost frame of user code, or None."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and not _is_shown(frame.f_code.co_filename):
+    while frame is not None and not is_shown(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
@@ -97,6 +95,34 @@ def at(place: SourceLocation | None) -> Generator[None]:
         _local.place = before
 
 
+class InterpretedLine(NamedTuple):
+    """A line of an interpreted function that is executed."""
+
+    code: CodeType
+    line: int
+    namespace: dict[str, Any]
+
+
+@contextmanager
+def interpreted_at(
+    place: Callable[[], SourceLocation | None], lines: Callable[[], list[InterpretedLine]]
+) -> Generator[None]:
+    """Let an interpreter of Python tell the user's line that it executes. lines: those of all its
+    frames, the innermost first."""
+    before = getattr(_local, "interpreted", None), getattr(_local, "lines", None)
+    _local.interpreted, _local.lines = place, lines
+    try:
+        yield
+    finally:
+        _local.interpreted, _local.lines = before
+
+
+def interpreted_lines() -> list[InterpretedLine] | None:
+    """Return the lines that an interpreter executes, the innermost first; None if none does."""
+    lines: Callable[[], list[InterpretedLine]] | None = getattr(_local, "lines", None)
+    return None if lines is None else lines()
+
+
 @contextmanager
 def in_module(path: str) -> Generator[None]:
     """Set the module path of everything traced inside; empty for the outermost module."""
@@ -114,9 +140,9 @@ def current_module() -> str:
 
 
 @cache
-def _is_shown(filename: str) -> bool:
+def is_shown(filename: str) -> bool:
     """True if errors may name lines of this file."""
-    return is_user_file(filename) and not filename.startswith((_TORCH, _ITERATORS))
+    return is_user_file(filename) and not filename.startswith(_TORCH)
 
 
 def user_location() -> SourceLocation | None:
@@ -129,11 +155,14 @@ def _user_place() -> SourceLocation | None:
     known: SourceLocation | None = getattr(_local, "place", None)
     if known is not None:
         return known
+    interpreted: Callable[[], SourceLocation | None] | None = getattr(_local, "interpreted", None)
+    found = None if interpreted is None else interpreted()
+    if found is not None:
+        return found
     frame = user_frame()
     if frame is None:
         return None
-    lines = _graphs.get(frame.f_code.co_filename, {})
-    found = lines.get(frame.f_lineno - frame.f_code.co_firstlineno)
+    found = place_in_graph(frame.f_code, frame.f_lineno)
     return found or located(frame.f_code, frame.f_lasti)
 
 
@@ -150,6 +179,11 @@ def enter_graph(module: torch.fx.GraphModule) -> None:
     numbers: dict[int, int | None] = getattr(module, "_lineno_map", None) or {}
     found = {line: places[number] for line, number in numbers.items() if number is not None}
     _graphs[code.co_filename] = {line: place for line, place in found.items() if place is not None}
+
+
+def place_in_graph(code: CodeType, line: int) -> SourceLocation | None:
+    """Return the user's line that a line of a graph's code comes from; None for other code."""
+    return _graphs.get(code.co_filename, {}).get(line - code.co_firstlineno)
 
 
 def place_of_trace(trace: str | None) -> SourceLocation | None:
@@ -202,91 +236,3 @@ def shown_function(qualname: str) -> str:
     parts = [part for part in qualname.split(".") if not part.startswith("__stretto")]
     shown = ".".join(part for part in parts if part != "<locals>")
     return shown or qualname
-
-
-# ---- The Python code that runs while a function is captured.
-#
-# The tracer sees the calls that rewritten code makes. Property getters, special methods and
-# functions called by code without source run unseen; the interpreter's monitoring reports them.
-
-
-class ExecutedCode:
-    """The code objects that ran. If the interpreter could not be monitored, any may have run."""
-
-    def __init__(self) -> None:
-        self._found: set[CodeType] = set()
-        self._is_known = True
-        self._profiler: Profile | None = None
-
-    def may_have_run(self, code: CodeType) -> bool:
-        return not self._is_known or code in self._found
-
-    @contextmanager
-    def collect(self) -> Generator[None]:
-        """Record the code that runs inside. Another tool that already monitors the interpreter is
-        left alone."""
-        watch = self._monitored if sys.version_info >= (3, 12) else self._profiled
-        with watch():
-            yield
-
-    @contextmanager
-    def paused(self) -> Generator[None]:
-        """Stop profiling around code that is known to run no user code, as profiling takes time."""
-        profiler = self._profiler
-        if profiler is None:
-            yield
-            return
-        profiler.disable()
-        try:
-            yield
-        finally:
-            profiler.enable()
-
-    @contextmanager
-    def _profiled(self) -> Generator[None]:
-        """Record code by the interpreter's C profiler. A Python callback at each call and return
-        would take half of the time of a capture."""
-        if sys.getprofile() is not None:
-            self._is_known = False
-            yield
-            return
-        profiler = self._profiler = Profile(subcalls=False, builtins=False)
-        profiler.enable()
-        try:
-            yield
-        finally:
-            profiler.disable()
-            self._profiler = None
-            met: list[Any] = [entry.code for entry in profiler.getstats()]
-            self._found.update(code for code in met if isinstance(code, CodeType))
-
-    @contextmanager
-    def _monitored(self) -> Generator[None]:
-        """Record code by `sys.monitoring`. Each code object calls back only once, so this takes no
-        time."""
-        monitoring: Any = sys.monitoring  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-
-        def note(code: CodeType, offset: int) -> object:
-            self._found.add(code)
-            return monitoring.DISABLE
-
-        free = [tool for tool in _TOOLS if monitoring.get_tool(tool) is None]
-        if not free:
-            self._is_known = False
-            yield
-            return
-        tool, start = free[0], monitoring.events.PY_START
-        monitoring.use_tool_id(tool, "stretto")
-        try:
-            monitoring.register_callback(tool, start, note)
-            monitoring.set_events(tool, start)
-            monitoring.restart_events()
-            yield
-        finally:
-            monitoring.set_events(tool, 0)
-            monitoring.register_callback(tool, start, None)
-            monitoring.free_tool_id(tool)
-
-
-_TOOLS = (4, 3, 5, 2)
-"""Tool ids of `sys.monitoring` to try: those without a predefined meaning first."""

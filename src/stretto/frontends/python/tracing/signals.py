@@ -28,8 +28,9 @@ class Abort(CaptureSignal):
         self.abort = self
 
 
-class TooMuchWork(CaptureSignal):
-    """The capture would take too long, if it ended at all. No alternative is tried."""
+class NoAlternative(CaptureSignal):
+    """No alternative is tried: the capture would take too long, if it ended at all, or has changed
+    an object that it cannot change back."""
 
     def __init__(self, abort: Abort) -> None:
         super().__init__()
@@ -113,20 +114,6 @@ def about_definition(code: CodeType) -> Generator[None]:
         raise
 
 
-def length_change_error(box: object) -> Abort:
-    """Return the signal for a container whose length changes in a region where it may not."""
-    return abort(
-        f"a {type(box).__name__} has more or fewer items after a branch or loop on a tensor, and "
-        "it outlives the call, or is not a list",
-        "change it outside of the branch or loop, collect tensors of one shape in a local list, or "
-        "compile with fallback=True",
-    )
-
-
-def fail_length_change(box: object) -> NoReturn:
-    raise length_change_error(box)
-
-
 # ---- Variables whose value the Program cannot represent; any use of one is a CaptureError.
 
 
@@ -191,14 +178,3 @@ _OPERATIONS = (*BINARY, *(f"r{name}" for name in BINARY), *UNARY, *COMPARISONS, 
 for _operation in _OPERATIONS:
     setattr(Poison, f"__{_operation}__", _fail)
 Poison.__hash__ = object.__hash__  # type: ignore[method-assign]
-
-
-def poisons(value: Any) -> Poison | None:
-    """Return the first poison inside a value, or None."""
-    if isinstance(value, Poison):
-        return value
-    if isinstance(value, tuple | list):
-        return next((found for item in value if (found := poisons(item))), None)
-    if isinstance(value, dict):
-        return poisons(list(value.values()))
-    return None

@@ -40,7 +40,7 @@ from stretto.frontends.python.tracing.locations import user_location
 from stretto.ir.size_bounds import bounds, substitute_symbols
 from stretto.ir.sizes import USUAL, Size, Symbol
 from stretto.ir.types import Dim
-from stretto.ops.symints import SizeEnv, backed_symint, from_sympy, to_symint
+from stretto.ops.symints import SizeEnv, backed_symint, from_sympy
 
 torch_config: Any = _config
 _MOST_EXCLUDED = 1000
@@ -312,10 +312,6 @@ class CaptureSizes:
         for item in found:
             int(item)
         return bool(found)
-
-    def symint(self, dim: Dim) -> int | torch.SymInt:
-        """Return a size as it appears in shapes of fake tensors."""
-        return to_symint(dim, self.values)
 
     def merged(self) -> SizePlan | None:
         """Return a plan with fewer symbols if guards make some equal or numbers; else None."""

@@ -271,19 +271,13 @@ class Cached:
 
 OF_GRADIENTS = ("grad", "grad_fn", "is_leaf", "requires_grad")
 """Attributes of a tensor that concern its gradients."""
-OF_TENSORS = (
-    *("T", "H", "mT", "mH", "data", "device", "dtype", "itemsize", "is_cpu", "is_cuda"),
-    *("is_meta", "is_sparse", "layout", "names", "nbytes", "ndim", "shape"),
-    *OF_GRADIENTS,
-)
-"""Attributes that tensors have and Python numbers lack."""
-OF_CODE = ("__code__", "__closure__")
-"""Attributes of functions that expose their code."""
-OF_ERRORS = ("__context__", "__traceback__")
-"""Attributes of exceptions that Python sets when it raises them."""
 
 Index = Any
 Hook = Callable[..., Any]
+
+
+def _outside_of_a_capture(*args: Any, **kwargs: Any) -> NoReturn:
+    raise RuntimeError("a value of a capture is used when no capture is running")
 
 
 class Hooks:
@@ -294,8 +288,7 @@ class Hooks:
     item: Hook
     concrete: Hook
     is_tracing: Hook
-    list_method: Hook
-    list_operator: Hook
+    compared_lists: Hook
     list_items: Hook
     list_length: Hook
     numbers: Hook
@@ -307,12 +300,15 @@ class Hooks:
     written: Hook
     arithmetic: Hook
     arithmetic_of_one: Hook
-    call: Hook
-    use: Hook
     of_operator: Hook
     of_function: Hook
-    returned: Hook
-    staging: Any
+
+    # Set by the interpreter, for the time of a capture.
+    python: Any = None
+    call: Hook = _outside_of_a_capture
+    own: Hook = _outside_of_a_capture
+    use: Hook = _outside_of_a_capture
+    values_in_use: Hook = _outside_of_a_capture
 
 
 def _numeric(name: str, inplace: str) -> Callable[[Any, Any], Any]:
@@ -450,7 +446,7 @@ class TracedTensor(torch.Tensor):
         return str(Hooks.shown(self, str))
 
     def __format__(self, spec: str) -> str:
-        return str(Hooks.staging.text((self, -1, spec)))
+        return str(Hooks.python.text((self, -1, spec)))
 
     def __hash__(self) -> int:
         """Hash a number by its value, a tensor by its identity."""

@@ -1,7 +1,7 @@
 """The tracer: blocks under construction, values in scope, storages, constants.
 
-At most one tracer is active per thread. It does not handle Python control flow: the modules
-in `control` build that on `region` (a nested block whose writes can be undone).
+At most one tracer is active per thread. It does not handle Python control flow: the interpreter
+builds that on `region` (a nested block whose writes can be undone).
 """
 
 # pyright: reportPrivateUsage=false
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Hashable, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parameter import is_lazy
 
 from stretto.errors import CaptureError, SourceLocation, VerifyError
-from stretto.frontends.python.tracing.admission import Gradients, LastingChanges, check_constant
+from stretto.frontends.python.tracing.admission import Gradients, check_constant
 from stretto.frontends.python.tracing.fakes import fake_like, fake_of_layout, without_modes
-from stretto.frontends.python.tracing.frames import CallFrame, Tries
+from stretto.frontends.python.tracing.frames import Tries
 from stretto.frontends.python.tracing.history import (
     MOST_NESTED,
     MOST_WORK,
@@ -36,11 +36,11 @@ from stretto.frontends.python.tracing.history import (
     Hints,
     SettledBranches,
 )
-from stretto.frontends.python.tracing.locations import ExecutedCode, current_module, user_location
+from stretto.frontends.python.tracing.locations import current_module, user_location
 from stretto.frontends.python.tracing.signals import (
     Abort,
     GradientsWanted,
-    TooMuchWork,
+    NoAlternative,
     abort,
     fail,
 )
@@ -74,8 +74,6 @@ class TracedRegion:
     scope: BlockScope
     before: dict[Storage, StorageState] = field(default_factory=dict[Storage, StorageState])
     is_transaction: bool = False
-    is_taken_back: bool = False
-    """For a transaction: True if it has been rolled back."""
     kept: set[Storage] = field(default_factory=set[Storage])
     """Storages from outside that a later iteration of a loop may access under several names."""
 
@@ -143,7 +141,6 @@ class Tracer:
         self.sourceless: list[str] = []
         self.is_native = False  # True while user code runs untraced
         self.functions: dict[str, Function] = {}
-        self.frames: list[CallFrame] = []
         self.home: dict[Value, BlockScope] = {}
         self.regions: list[TracedRegion] = []
         self.constants: dict[int, Constant] = {}
@@ -162,12 +159,9 @@ class Tracer:
         self.unpacked: dict[int, Any] = {}
         self.owners: dict[int, ParameterOwner] = {}
         self.paths: dict[int, str] = {}
-        self.traced: dict[tuple[int, int], FunctionType] = {}
-        self.names_read: set[str] = set()
         self.fast_path = False  # eager PyTorch uses its fused kernels for transformers
         self.splits_attention = False  # attention is products and a softmax for all sizes
         self.masks_to_nan = False  # a row whose keys are all masked gives NaN in these
-        self.missing: list[tuple[Any, str]] = []
         # Functions called to read external state, with their answers.
         self.asked: dict[Any, tuple[Callable[[], Any], Any]] = {}
         self.writes = False
@@ -186,18 +180,10 @@ class Tracer:
         self.chosen: dict[Value, Any] = {}
         self.slices: dict[Any, Any] = {}
         self.tries = Tries()
-        # Exceptions that the function records without raising them, by class and arguments.
-        self.errors = dict[Any, BaseException]()
         self.has_texts = False  # True once a text shows a size
         self.written = 0
-        self.global_writes = 0
-        self.calls: list[Any] = []
         # Number of times that a recursive function was traced inline inside its own traced branch.
         self.expansions = Counter[CodeType]()
-        self.outlines: dict[Any, Any] = {}
-        self.learned: dict[Any, Any] = {}
-        # Loops that run at least once, and are not known to end after one iteration.
-        self.repeats = set[Hashable]()
         self.loop_numbers: dict[int, tuple[int, object]] = {}
         self.sized_loops = set[int]()
         """Loops whose trip count is a size: unrolling one settles that size."""
@@ -205,33 +191,13 @@ class Tracer:
         self.facts: dict[Value, bool] = {}
         self.derived: dict[Value, tuple[bool, tuple[Value, ...]]] = {}
         self.keeps_apart = False
-        self.executed = ExecutedCode()
         self.hints = Hints()
-        self.twins: dict[int, tuple[Any, list[Any]]] = {}
-        self.copies: dict[int, tuple[Any, list[Any]]] = {}
-        self.held_lists: dict[int, tuple[Any, str]] = {}
-        self.replaced_lists: dict[int, Any] = {}
-        self.list_origins: dict[int, int] = {}
-        self.kept_alive: list[Any] = []
-        self.lasting = LastingChanges()
-        self.holders: dict[tuple[str, int], tuple[Any, Any]] = {}
         self.heap: Any = None
-        self.redirected: Any = None
-        self.tracked: dict[int, Any] = {}
-        self.tracked_cells: set[int] = set()
         self.fake_mode = FakeTensorMode(
             shape_env=self.sizes.env, allow_non_fake_inputs=True, static_shapes=True
         )
         if self.sizes.plan.symbols:
             without_cache(self.fake_mode)
-
-    def holder(self, kind: str, owner: Any, make: Callable[[Any], Any]) -> Any:
-        """Return the only box of `kind` for an object that is not a box itself, such as the
-        variable of a closure."""
-        key = kind, id(owner)
-        if key not in self.holders:
-            self.holders[key] = owner, make(owner)
-        return self.holders[key][1]
 
     @contextmanager
     def faking(self) -> Generator[None]:
@@ -276,14 +242,11 @@ class Tracer:
         self.regions.append(region)
         tries = self.tries
         self.tries = Tries() if context.root is region.scope else self.tries
-        depth = len(self.frames)
         try:
             yield region
         finally:
             tries.replaces |= self.tries.replaces
-            tries.notes |= self.tries.notes
             self.tries = tries
-            del self.frames[depth:]
             region.undo()
             region.scope.is_open = False
             del self.regions[region.scope.depth :]
@@ -292,14 +255,12 @@ class Tracer:
     def transaction(self) -> Generator[Callable[[], None]]:
         """Continue in the current block; the yielded function undoes everything done inside."""
         region = TracedRegion(self.scope, is_transaction=True)
-        last, depth, frames = self.last_op(), len(self.regions), len(self.frames)
+        last, depth = self.last_op(), len(self.regions)
         self.regions.append(region)
 
         def rollback() -> None:
             region.undo()
-            region.is_taken_back = True
             self.take_back(region.scope.block, last)
-            del self.frames[frames:]
 
         try:
             yield rollback
@@ -337,11 +298,11 @@ class Tracer:
             self.regions.pop()
 
     def works(self, amount: int) -> None:
-        """Count traced work, and raise TooMuchWork for a capture that may never end."""
+        """Count traced work, and raise NoAlternative for a capture that may never end."""
         self.hints.work += amount
         nested = sum(not region.is_transaction for region in self.regions) if amount > 1 else 0
         if self.hints.work > MOST_WORK or nested > MOST_NESTED:
-            raise TooMuchWork(
+            raise NoAlternative(
                 abort(
                     "the capture comes to no end: loops, calls or branches inside of each other "
                     "are traced again and again",
@@ -685,10 +646,6 @@ class Tracer:
     def loop_of(self, source: object) -> int:
         """Return the number that identifies a loop."""
         return self.loop_numbers.setdefault(id(source), (len(self.loop_numbers), source))[0]
-
-    def note_traced(self, function: FunctionType, code: CodeType) -> None:
-        """Record a traced function: the first one for each code object and namespace."""
-        self.traced.setdefault((id(code), id(function.__globals__)), function)
 
     def note(self, text: str) -> None:
         """Record a line for `explain()`, prefixed with the user's line; each text once."""

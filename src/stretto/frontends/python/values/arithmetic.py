@@ -23,16 +23,15 @@ import torch
 from stretto.errors import OnlyInPython
 from stretto.frontends.python.tracing.fakes import mapped, tensors_of
 from stretto.frontends.python.tracing.signals import COMPARISONS, fail
-from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.data_dependent_sizes import SizeNumber, number_of_size
-from stretto.frontends.python.values.either import Either, first_either, replaced
-from stretto.frontends.python.values.leaves import kind_of, materialize, wrap
+from stretto.frontends.python.values.either import Either, first_either
+from stretto.frontends.python.values.leaves import kind_of
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import (
     COUNTER_BITS,
     MOST_BITS,
-    LeafKind,
     bits_of,
     cast_number,
     is_number,
@@ -496,36 +495,6 @@ def of_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return NotImplemented
 
 
-def with_tensors(given: Any) -> Any:
-    """Return the arguments with each value that is a number or a 0-d tensor replaced by one
-    tensor."""
-    while (found := _number_or_tensor(given)) is not None:
-        either, kind = found
-        pairs = [(flag, materialize(option, kind)) for flag, option in possible(either)]
-        state, value = tracer(), pairs[-1][1]
-        for flag, other in pairs[:-1]:
-            arguments = (state.read(flag), other, value)
-            value = state.tensor_op("aten.where.self", arguments, value.tensor)
-        given = replaced(given, either, wrap(value, kind))
-    return given
-
-
-def _number_or_tensor(given: Any) -> tuple[Either, LeafKind] | None:
-    """Return the first argument that is a number or a tensor, and the kind of tensor that can hold
-    both; None if there is none."""
-    args, kwargs = given
-    for leaf in (*args, *kwargs.values()):
-        if isinstance(leaf, Either):
-            kinds = [kind_of(option) for option in leaf.stretto_options]
-            known = [kind for kind in kinds if kind is not None]
-            tensor = next((kind for kind in known if not kind.number), None)
-            if tensor is None or len(known) < len(kinds):
-                continue
-            if all(kind.type == tensor.type for kind in known):
-                return leaf, tensor
-    return None
-
-
 def _merged(pairs: list[tuple[Any, Any]], other: torch.Tensor) -> Any:
     """Return one number or 0-d tensor that can replace every option of a value; None if the dtype
     of the result with `other`, a float tensor, depends on the option."""
@@ -570,3 +539,7 @@ def _one_of(pairs: list[tuple[Any, Any]], results: list[Any]) -> Any:
     if len(found) == 1:
         return found[0][1]
     return Either(*zip(*found, strict=True))
+
+
+Hooks.arithmetic, Hooks.arithmetic_of_one = applied, applied_to_one
+Hooks.of_operator, Hooks.of_function = of_operator, of_function

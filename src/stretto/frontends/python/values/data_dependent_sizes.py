@@ -12,13 +12,12 @@ from functools import reduce
 from typing import Any, TypeGuard
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from stretto.errors import OnlyInPython
 from stretto.frontends.python.tracing.fakes import mapped, tensors_of
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
-from stretto.frontends.python.tracing.tracer import Tracer, active, tracer
+from stretto.frontends.python.tracing.tracer import Tracer, tracer
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import cast_number, is_number, known_value
 from stretto.ir.size_bounds import at_most, bounds
@@ -189,13 +188,6 @@ def plain(value: Any) -> Any:
             "compare sizes, or results of +, -, *, //, %, min and max on sizes",
         )
     return found
-
-
-def plain_parts(value: Any) -> Any:
-    """Apply `plain` to the leaves of containers."""
-    if active() is None:
-        return value
-    return tree_map_only(_SYMBOLIC, plain, value)
 
 
 def is_integer(value: Any) -> bool:

@@ -8,10 +8,9 @@ exception of eager PyTorch for one option is therefore raised when the program r
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.signals import BINARY, COMPARISONS, UNARY, fail
 from stretto.frontends.python.tracing.tensor import Hooks
 
@@ -26,25 +25,8 @@ class Either:
         self.stretto_flags = tuple(flags)
         self.stretto_options = tuple(options)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name.endswith("__"):
-            raise AttributeError(f"'Either' object has no attribute '{name}'", name=name, obj=self)
-        return Hooks.use(self, lambda option: getattr(option, name))
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("stretto_"):
-            object.__setattr__(self, name, value)
-        else:
-            Hooks.use(self, lambda option: Hooks.staging.setattr(option, name, value))
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return Hooks.call(self, *args, **kwargs)
-
     def __getitem__(self, index: Any) -> Any:
-        return Hooks.staging.getitem(self, index)
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        Hooks.staging.setitem(self, index, value)
+        return Hooks.python.getitem(self, index)
 
     def __len__(self) -> int:
         return Hooks.call(len, self).__index__()
@@ -72,15 +54,6 @@ class Either:
 
     def __format__(self, spec: str) -> str:
         return _text(Hooks.call(format, self, spec))
-
-    def __enter__(self) -> NoReturn:
-        fail(
-            "a with statement is on an object that is one of several",
-            "write one with statement in each arm of the branch that chooses the object",
-        )
-
-    def __exit__(self, *error: object) -> None:
-        raise AssertionError("no with statement is entered")
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -158,16 +131,6 @@ def options_of(value: Any) -> tuple[Any, ...]:
     return tuple(option for flag, option in pairs if flag is not False)
 
 
-def flag_for(value: Any, option: Any) -> Any:
-    """Return the flag under which a value is the given option; False for NONE."""
-    if option is NONE:
-        return False
-    if not isinstance(value, Either):
-        return True
-    number = next(n for n, item in enumerate(value.stretto_options) if item is option)
-    return value.stretto_flags[number]
-
-
 def _delegate(
     name: str, operation: Callable[..., Any], swapped: bool = False
 ) -> Callable[..., Any]:
@@ -193,54 +156,3 @@ for _name in (*UNARY, *COMPARISONS):
 
 
 # ---- entries of dicts ------------------------------------------------------------------------
-
-
-def may_be_missing(entry: Any) -> bool:
-    """True if an entry was added or removed in only one arm of a traced branch."""
-    return isinstance(entry, Either) and any(x is UNDEFINED for x in entry.stretto_options)
-
-
-def lacks_entries(container: Any) -> bool:
-    """True if a dict has such an entry."""
-    return isinstance(container, dict) and any(map(may_be_missing, _items_of(container)))
-
-
-def check_entries(container: Any) -> None:
-    """Raise Abort for a dict whose set of entries depends on the run, where all entries
-    are read."""
-    if lacks_entries(container):
-        fail(
-            "all entries of a dict are needed, and one was added or removed in only one arm of a "
-            "traced branch",
-            "add it in both arms, or access single entries",
-        )
-
-
-def check_compared(*values: Any) -> None:
-    """Do the same for values that are compared item by item."""
-    known, left = set[int](), list[Any](values)
-    while left:
-        value = left.pop()
-        if id(value) not in known:
-            known.add(id(value))
-            check_entries(value)
-            left += _items_of(value)
-
-
-def _items_of(container: Any) -> list[Any]:
-    """Return the values of a dict, or the items of a list or tuple; none for other objects.
-    Overridden methods of derived classes are not called."""
-    found = (of_kind for kind, of_kind in _ITEMS if isinstance(container, kind))
-    return list(next(found, lambda _: ())(container))
-
-
-_ITEMS: tuple[tuple[type, Callable[[Any], Iterable[Any]]], ...] = (
-    (dict, dict.values), (list, list.__iter__), (tuple, tuple.__iter__),
-)  # fmt: skip
-
-
-def check_truth(value: Any) -> None:
-    """Do the same for a dict used as a condition. An entry that is present in every run decides
-    it."""
-    if lacks_entries(value) and all(map(may_be_missing, value.values())):
-        check_entries(value)

@@ -3,10 +3,9 @@ lists."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from operator import is_
 from typing import Any
 
 import torch
@@ -29,21 +28,12 @@ from stretto.frontends.python.values.scalars import (
     COUNTER_BITS,
     LeafKind,
     cast_value,
-    kind_after_call,
     python_dtype,
     unify,
 )
 from stretto.frontends.python.values.state import (
     TracedList,
-    children,
-    contents,
-    equal_leaves,
-    is_same,
-    parts_of,
-    rebuild_tuple,
-    refill,
 )
-from stretto.frontends.python.values.texts import is_text
 from stretto.ir.core import Value
 from stretto.ir.ops import ListExtendOp, ListNewOp, ListStackOp, TensorOp
 from stretto.ir.types import Dim, TensorListType, TensorType
@@ -300,149 +290,5 @@ class Carried:
     def bits(self) -> int:
         return COUNTER_BITS if self.counts else UNKNOWN_BITS
 
-    def learn_layout(self) -> bool:
-        """Set the strides from the values at the end of an iteration. Return True if they differ
-        from those assumed."""
-        before, self.layout = self.layout, layout_of(self.init, self.end)
-        return before != self.layout
-
 
 # ---- Splitting values into leaves and a structure: arguments and results of recursive functions.
-
-
-NOTHING: Mapping[int, Hashable] = {}
-
-
-_COMPARED = (type(None), bool, int, str)
-"""Classes whose equal objects are interchangeable. Objects of subclasses may have attributes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """A Python number in a result that has been the same on every path so far."""
-
-    value: bool | int | float
-
-
-@dataclass(eq=False, slots=True)
-class ResultTemplate:
-    """The structure of a result: its leaves, and how to rebuild it from them."""
-
-    leaves: list[LeafKind | Fixed]
-    build: Callable[[list[Any], list[Any]], Any]
-    """Builds the result from the leaves that are not fixed and the containers of the arguments."""
-    shape: Hashable
-
-    @property
-    def kinds(self) -> list[LeafKind]:
-        """Kinds of the leaves that the IR function yields."""
-        return [leaf for leaf in self.leaves if isinstance(leaf, LeafKind)]
-
-
-def merge(known: LeafKind | Fixed, leaf: Any) -> LeafKind | Fixed | None:
-    """Return a leaf that can hold both a known leaf of a result and the value of another path;
-    None if there is none."""
-    if isinstance(known, Fixed) and equal_leaves(known.value, leaf):
-        return known
-    first = kind_of(known.value) if isinstance(known, Fixed) else known
-    second = kind_of(leaf)
-    return None if first is None or second is None else unify(first, kind_after_call(second))
-
-
-def is_result_leaf(value: Any) -> bool:
-    return isinstance(value, TracedTensor | bool | int | float)
-
-
-def is_mixed_number(value: Any) -> bool:
-    """True if a value is one of several numbers and tensors without dims."""
-    return isinstance(value, Either) and all(
-        is_result_leaf(option) and not getattr(option, "shape", ())
-        for option in value.stretto_options
-    )
-
-
-def is_traced_leaf(value: Any) -> bool:
-    return isinstance(value, TracedTensor)
-
-
-@dataclass(frozen=True, slots=True)
-class ValueWalk:
-    """How to take values apart: the predicate for leaves, and by_content: True if lists and dicts
-    are taken apart too."""
-
-    is_leaf: Callable[[Any], bool]
-    by_content: bool
-
-    def flatten(
-        self, value: Any, leaves: list[Any], known: Mapping[int, Hashable] = NOTHING
-    ) -> Hashable:
-        """Append the leaves of a value to `leaves` and return its structure. `known` has the
-        structure of some objects, by id."""
-        if self.is_leaf(value):
-            leaves.append(value)
-            return "leaf"
-        if id(value) in known:
-            return known[id(value)]
-        match value:
-            case tuple():
-                return (type(value), *(self.flatten(item, leaves, known) for item in value))
-            case _ if is_text(value):
-                items = (self.flatten(item, leaves, known) for item in parts_of(value) or ())
-                return (value.stretto_pieces, *items)
-            case Either() if is_mixed_number(value):
-                parts = parts_of(value) or ()
-                return (Either, *(self.flatten(part, leaves, known) for part in parts))
-            case list() if self.by_content and type(value) is list:  # pyright: ignore[reportUnknownArgumentType]
-                return (list, *(self.flatten(item, leaves, known) for item in value))
-            case dict() if self.by_content and type(value) is dict:  # pyright: ignore[reportUnknownArgumentType]
-                return (dict, *((k, self.flatten(v, leaves, known)) for k, v in value.items()))
-            case float() if type(value) is float:
-                return (float, value.hex())
-            case None | bool() | int() | str() if type(value) in _COMPARED:
-                return (type(value), value)
-            case _:
-                return ("object", id(value))
-
-    def rebuild(self, value: Any, supply: list[Any], replaced: dict[Any, Any]) -> Any:
-        """Return `value` with leaves from `supply`, in order; `replaced` maps ids of containers."""
-        if self.is_leaf(value):
-            return supply.pop(0)
-        if isinstance(value, list | dict | TracedList) and id(value) in replaced:
-            return replaced[id(value)]
-        match value:
-            case _ if (parts := parts_of(value)) is not None:
-                items = [self.rebuild(item, supply, replaced) for item in parts]
-                return rebuild_tuple(value, items)
-            case list() if self.by_content and type(value) is list:  # pyright: ignore[reportUnknownArgumentType]
-                return [self.rebuild(item, supply, replaced) for item in value]
-            case dict() if self.by_content and type(value) is dict:  # pyright: ignore[reportUnknownArgumentType]
-                return {k: self.rebuild(v, supply, replaced) for k, v in value.items()}
-            case _:
-                return value
-
-    def update(self, value: Any, supply: list[Any]) -> Any:
-        """Return `value` with leaves from `supply`, in order, put into the containers in place."""
-        if self.is_leaf(value):
-            return supply.pop(0)
-        parts = None if isinstance(value, Either) else parts_of(value)
-        if parts is not None:
-            items = [self.update(item, supply) for item in parts]
-            same = all(map(is_, items, parts))
-            return value if same else rebuild_tuple(value, items)
-        if isinstance(value, list | dict) and self.by_content:
-            before = contents(value)
-            after = {key: self.update(item, supply) for key, item in before.items()}
-            if not is_same(before, after):
-                refill(value, after)
-        return value
-
-    def containers(self, value: Any) -> Iterator[Any]:
-        """Yield the lists and dicts in a value; nested ones only if they are taken apart."""
-        if isinstance(value, list | dict | TracedList):
-            yield value
-        if isinstance(value, tuple) or (isinstance(value, list | dict) and self.by_content):
-            for item in children(value):
-                yield from self.containers(item)
-
-
-RESULT = ValueWalk(is_result_leaf, by_content=True)

@@ -18,14 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from stretto.frontends.python.source.redirected import RESULTS, is_rewritten
-from stretto.frontends.python.source.rewrite import is_user_function
+from stretto.frontends.python.source.definitions import is_user_function
 from stretto.frontends.python.tracing.frames import UNDEFINED
-from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import OF_GRADIENTS, Hooks, TracedTensor
-from stretto.frontends.python.tracing.tracer import active, tracer
-from stretto.frontends.python.values.either import check_truth
-from stretto.frontends.python.values.raises import check
+from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.scalars import (
     cast_number,
     concrete,
@@ -183,9 +179,6 @@ _METHODS: dict[str, Callable[..., Any]] = {
 
 
 # ---- Special methods that the user has written in Python.
-#
-# If the interpreter calls one of them and accepts any result, the redirection suffices. If it
-# accepts only a bool or an int, the tracer calls the method itself, since the result may be traced.
 
 
 def _entry(kind: type, name: str) -> Any:
@@ -208,64 +201,4 @@ def _is_written(entry: Any) -> bool:
         entry = entry.func if isinstance(entry, partial) else entry.__func__  # pyright: ignore[reportUnknownMemberType]
     if not isinstance(entry, FunctionType):
         return isinstance(_entry(type(entry), "__get__"), FunctionType)
-    return is_rewritten(entry) or is_user_function(inspect.unwrap(entry))
-
-
-def tested(value: Any) -> Any:
-    """Return a value with the truth of `value`: the result of its `__bool__` or `__len__` if the
-    user wrote one."""
-    check_truth(value)
-    if active() is None or type(value) in _WITHOUT_METHODS:
-        return value
-    method = own_method(value, "__bool__")
-    if method is not None:
-        result = Hooks.call(method)
-        if not isinstance(result, bool) and not (is_number(result) and _is_flag(result)):
-            name = type(result).__name__
-            raise TypeError(f"__bool__ should return bool, returned {name}")
-        return result
-    return value if own_method(value, "__len__") is None else own_length(value) != 0
-
-
-_WITHOUT_METHODS = frozenset((bool, int, float, type(None), TracedTensor, list, dict, tuple, str))
-
-
-def _is_flag(number: TracedTensor) -> bool:
-    return number.dtype.itemsize == 1
-
-
-def returned(name: str, result: Any) -> Any:
-    """Check the result of the user's method `name` for the interpreter, which called it; a number
-    that must be a Python one is settled."""
-    kind = RESULTS.get(name)
-    if kind in (bool, int, float) and isinstance(result, TracedTensor):
-        return kind(result)
-    if kind is not None and type(result).__module__.startswith("stretto."):
-        fail(
-            f"'{name}' returns a value that is known only at run time, but Python requires one of "
-            f"class {kind.__name__}",
-            "use a method with another name, and call it directly",
-        )
-    return result
-
-
-def own_length(holder: Any) -> Any:
-    """Return the result of the user's `__len__`."""
-    length = Hooks.call(own_method(holder, "__len__"))
-    if isinstance(length, TracedTensor):
-        check(length >= 0, "ValueError", "__len__() should return >= 0")
-        return length
-    return len(_OfLength(length))
-
-
-class _OfLength:
-    """Lets the interpreter check a length."""
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
-
-
-Hooks.returned = returned
+    return is_user_function(inspect.unwrap(entry))

@@ -35,13 +35,12 @@ _OF_OPERATORS = (RuntimeError, IndexError, ValueError, ZeroDivisionError, Overfl
 _FOR_THE_USER = tuple(
     str(Path(__file__).parents[1] / name)
     for name in (
-        "staging.py",
         "calls/builtins.py",
-        "calls/call.py",
         "calls/arguments.py",
-        "calls/statements.py",
         "calls/texts.py",
         "lists/sources.py",
+        "interpreter/host.py",
+        "interpreter/native_calls.py",
         "lists/indexing.py",
         "tracing/tensor.py",
         "values/either.py",
@@ -51,7 +50,7 @@ _FOR_THE_USER = tuple(
 """Files of the capture that act for the user's code: eager PyTorch raises their errors too."""
 _OF_THE_CAPTURE = tuple(
     str(Path(__file__).parents[1] / part) + os.sep
-    for part in ("aliasing", "control", "guards", "objects", "results", "source", "tracing")
+    for part in ("aliasing", "guards", "interpreter", "results", "source", "tracing")
 )
 """Folders whose code indexes only its own values."""
 _RAISE = dis.opmap["RAISE_VARARGS"]
@@ -60,6 +59,15 @@ _INDEXING = frozenset(
     dis.opmap[name]
     for name in ("BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR", "UNPACK_SEQUENCE", "UNPACK_EX")
 )
+_OF_NAMES = frozenset(
+    dis.opmap[name]
+    for name in (
+        *("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR", "LOAD_FAST", "LOAD_DEREF"),
+        *("LOAD_FAST_CHECK", "LOAD_GLOBAL"),
+    )
+    if name in dis.opmap
+)
+"""Opcodes that read an attribute or a variable: the host reads those of the program by a call."""
 _NEVER = (StrettoError, RecursionError, MemoryError)
 
 
@@ -109,9 +117,11 @@ def raises(error: Exception) -> bool:
     code = place.tb_frame.f_code
     if not code.co_filename.startswith(_STRETTO) or is_user_file(code.co_filename):
         return True
-    if code.co_filename in _FOR_THE_USER or code.co_name == "infer":
-        return True
     instruction = code.co_code[place.tb_lasti]
+    if instruction in _OF_NAMES:
+        return False
+    if is_by_statement(code) or code.co_filename in _FOR_THE_USER or code.co_name == "infer":
+        return True
     if instruction == _RAISE:
         return not isinstance(error, AssertionError)
     if instruction in _INDEXING and code.co_filename.startswith(_OF_THE_CAPTURE):
@@ -159,7 +169,12 @@ def shows_values(error: BaseException) -> bool:
 def is_of_user(error: Exception) -> bool:
     """True if the user's code raises the error, not an operator."""
     code = _raising(error)
-    return code is not None and (is_user_file(code.co_filename) or code.co_name == "fails")
+    return code is not None and (is_user_file(code.co_filename) or is_by_statement(code))
+
+
+def is_by_statement(code: CodeType) -> bool:
+    """True for the code by which a `raise` or an `assert` of the user raises."""
+    return code.co_filename.startswith(_STRETTO) and code.co_name in ("fails", "simple_raise")
 
 
 def is_of_library(error: Exception) -> bool:

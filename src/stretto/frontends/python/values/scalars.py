@@ -15,6 +15,7 @@ from stretto.frontends.python.tracing.signals import NeedsUnroll, abort
 from stretto.frontends.python.tracing.tensor import (
     SIZE_BITS,
     UNKNOWN_BITS,
+    Hooks,
     LinearForm,
     NumberMark,
     TracedTensor,
@@ -116,9 +117,6 @@ def result_bits(name: str, first: Any, second: Any) -> int:
 
 def _bounded(bits: int) -> int:
     return min(bits, UNKNOWN_BITS)
-
-
-PythonNumber = bool | int | float
 
 
 def python_dtype(kind: type) -> DType:
@@ -378,14 +376,6 @@ def kind_after_branch(kind: LeafKind) -> LeafKind:
     return _rows_of(kind, {symbol for symbol, value in values if not state.is_known(value)})
 
 
-def kind_after_call(kind: LeafKind) -> LeafKind:
-    """Return the same for a result of the function being traced, after its call."""
-    state = tracer()
-    values, home = state.symbol_values.items(), state.home
-    inner = {s for s, v in values if v in home and home[v].context is state.context}
-    return _rows_of(kind, inner)
-
-
 def decided_rows(kind: LeafKind) -> LeafKind:
     """Return the common kind of tensors that differ in their only data-dependent size."""
     return _rows_of(kind, set(tracer().symbol_dims))
@@ -528,3 +518,6 @@ def possible(value: Either) -> list[tuple[Any, Any]]:
     pairs = [(f, o) for f, o in zip(value.stretto_flags, value.stretto_options, strict=True)]
     sure = [pair for pair in pairs if known(pair[0])]
     return sure or [pair for pair in pairs if known(pair[0]) is None]
+
+
+Hooks.item, Hooks.concrete = to_number, concrete

@@ -145,7 +145,7 @@ def settled_size(value: Any) -> Any:
 def _is_one(value: TracedTensor, options: list[bool]) -> Flag:
     if not options:
         return False
-    return value if options[0] else Hooks.staging.not_(value)
+    return value if options[0] else Hooks.python.not_(value)
 
 
 def _in_interval(value: TracedTensor, found: tuple[int, int] | None) -> Flag:

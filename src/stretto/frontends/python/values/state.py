@@ -1,8 +1,4 @@
-"""The user's Python state: all local variables of active frames and everything they contain.
-
-`Snapshot` copies it shallowly per container, so that a branch or a loop body can be traced more
-than once from the same state. Containers keep their identity: they are restored in place.
-"""
+"""Containers and objects with attributes: how their contents are read and set."""
 
 from __future__ import annotations
 
@@ -11,27 +7,23 @@ import struct
 import sys
 import types
 from collections import ChainMap, OrderedDict, UserDict, UserList, UserString, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, is_dataclass
 from enum import Enum
-from functools import cache, partial
+from functools import cache
 from operator import is_
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import nn
 
-from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, is_internal
-from stretto.frontends.python.tracing.signals import Replan
+from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.tensor import Hooks, Storage, TracedTensor
-from stretto.frontends.python.tracing.tracer import Tracer, active, tracer
-from stretto.frontends.python.values.either import NONE, Either
+from stretto.frontends.python.tracing.tracer import active
+from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.stores import (
-    CellVariable,
-    ClassAttributes,
     Holder,
-    SlotAttributes,
     read_slot,
     slots_of,
 )
@@ -50,22 +42,8 @@ class TracedList:
     fake: torch.Tensor | None = None
     """A fake tensor like each item."""
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Hooks.list_method(self, name)
-
     def __getitem__(self, index: Any) -> Any:
-        return Hooks.staging.getitem(self, index)
-
-    def __setitem__(self, index: Any, item: Any) -> None:
-        Hooks.staging.setitem(self, index, item)
-
-    def __delitem__(self, index: Any) -> None:
-        Hooks.staging.delitem(self, index)
-
-    def __contains__(self, item: object) -> bool:
-        return bool(Hooks.staging.contains(self, item))
+        return Hooks.python.getitem(self, index)
 
     def __repr__(self) -> str:
         return str(Hooks.call(repr, self))
@@ -76,30 +54,15 @@ class TracedList:
     def __len__(self) -> int:
         return Hooks.list_length(self)
 
-    def __iadd__(self, others: Any) -> TracedList:
-        Hooks.list_method(self, "extend")(others)
-        return self
-
     def __eq__(self, other: object) -> bool:
-        return other is self or Hooks.list_operator(self, "==", other)
-
-    def __ne__(self, other: object) -> bool:
-        return other is not self and Hooks.list_operator(self, "!=", other)
+        if not isinstance(other, list | TracedList):
+            return NotImplemented
+        return other is self or Hooks.compared_lists(self, "==", other)
 
     __hash__ = object.__hash__
 
 
 TracedList.__name__ = "list"  # the name that Python's error messages show to the user
-
-
-def _operator(symbol: str) -> Callable[[TracedList, Any], Any]:
-    return lambda items, operand: Hooks.list_operator(items, symbol, operand)
-
-
-for _name, _symbol in {"add": "+", "radd": "r+", "mul": "*", "rmul": "*", "imul": "*="}.items():
-    setattr(TracedList, f"__{_name}__", _operator(_symbol))
-for _name, _symbol in {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
-    setattr(TracedList, f"__{_name}__", _operator(_symbol))
 
 
 def is_box(value: Any) -> bool:
@@ -137,7 +100,7 @@ def _is_record_class(kind: type) -> bool:
     """True for a class whose whole state is in attributes that Python code can read and set."""
     if issubclass(kind, tuple) or kind.__flags__ & _IS_IMMUTABLE:
         return kind in _RECORDS
-    if _has_hidden_state(kind):
+    if has_hidden_state(kind):
         return False
     package: Any = getattr(kind, "__module__", "")
     package = package.split(".")[0] if isinstance(package, str) else "builtins"
@@ -153,12 +116,18 @@ MODELLED = "__stretto_modelled__"
 _POINTER = struct.calcsize("P")
 
 
-def _has_hidden_state(kind: type) -> bool:
+def has_hidden_state(kind: type) -> bool:
     """True for a class whose objects hold more than attributes: the fields of a base
     written in C."""
     slots = sum(1 for _ in slots_of(kind))
     most = object.__basicsize__ + _POINTER * (slots + 2)  # the table of attributes, weak references
     return kind.__basicsize__ > most or kind.__itemsize__ > 0
+
+
+def bare_object(kind: type) -> Any:
+    """Return an object of a class without attributes, as the class in C behind it makes it."""
+    entries = (vars(base).get("__new__") for base in kind.__mro__)
+    return next(x for x in entries if isinstance(x, types.BuiltinFunctionType))(kind)
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
@@ -268,15 +237,6 @@ def _refill_table(table: dict[Any, Any], values: dict[Any, Any]) -> None:
             kind.__setitem__(table, key, value)  # type: ignore[arg-type]
 
 
-def is_same(first: dict[Any, Any], second: dict[Any, Any]) -> bool:
-    """True if contents have the same objects under the same keys, in the same order."""
-    return (
-        len(first) == len(second)
-        and all(map(is_, first.values(), second.values()))
-        and all(map(is_, first, second))
-    )
-
-
 def parts_of(value: Any) -> Sequence[Any] | None:
     """Return the parts of an immutable composite (a tuple, a text that shows values, or an
     Either); None for other values."""
@@ -306,25 +266,6 @@ def rebuild_tuple(old: Any, items: list[Any]) -> Any:
     return made
 
 
-def with_part(whole: Any, path: Sequence[Any], part: Any, *, in_boxes: bool = False) -> Any:
-    """Return a composite with one part replaced. A container on the path is changed itself if
-    in_boxes, else the result is NONE."""
-    if not path:
-        return part
-    parts = parts_of(whole)
-    if parts is None and not in_boxes:
-        return NONE
-    items = contents(whole) if parts is None else dict(enumerate(parts))
-    made = with_part(items.get(path[0]), path[1:], part, in_boxes=in_boxes)
-    if made is NONE:
-        return NONE
-    items[path[0]] = made
-    if parts is not None:
-        return rebuild_tuple(whole, list(items.values()))
-    refill(whole, items)
-    return whole
-
-
 def are_of_one_form(first: Any, second: Any) -> bool:
     """True if the parts of two immutable composites correspond to each other."""
     parts, others = parts_of(first), parts_of(second)
@@ -335,16 +276,6 @@ def are_of_one_form(first: Any, second: Any) -> bool:
     return len(parts) == len(others)
 
 
-def have_same_parts(first: Any, second: Any) -> bool:
-    """True if two tuples have the same length, two texts the same pieces, or two boxes of one
-    class the same keys."""
-    if type(first) is not type(second):
-        return False
-    if isinstance(first, tuple) or is_text(first):
-        return are_of_one_form(first, second)
-    return is_box(first) and contents(first).keys() == contents(second).keys()
-
-
 def children(value: Any) -> Iterator[Any]:
     """Yield the direct contents of a composite or container."""
     parts = parts_of(value)
@@ -352,149 +283,6 @@ def children(value: Any) -> Iterator[Any]:
         yield from parts
     elif is_box(value):
         yield from contents(value).values()
-
-
-_HOLDING = (FunctionType, MethodType, partial, type)
-"""Classes of objects that are no boxes, but whose variables, defaults or attributes are."""
-
-
-def held_by(value: Any, local: Collection[int]) -> Iterator[Any]:
-    """Yield the boxes that belong to a function, method or class created by the captured function.
-
-    local: ids of cells that are variables of active calls, which are left out.
-    """
-    state = tracer()
-    pending = [value]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, MethodType):
-            pending += (item.__self__, item.__func__)
-        elif isinstance(item, partial):
-            pending += (item.func, *item.args, *item.keywords.values())
-        elif is_box(item):
-            yield item
-        elif isinstance(item, type):
-            if _is_class_of_call(item):
-                yield state.holder("class", item, ClassAttributes)
-        elif isinstance(item, FunctionType) and not state.heap.knows(item):
-            for name, cell in zip(item.__code__.co_freevars, item.__closure__ or (), strict=True):
-                if id(cell) not in local and not is_internal(name):
-                    yield state.holder("cell", cell, lambda cell, n=name: CellVariable(cell, n))
-            pending += (*(item.__defaults__ or ()), *(item.__kwdefaults__ or {}).values())
-            if item.__dict__:
-                yield item.__dict__
-
-
-@cache
-def _is_leaf(kind: type) -> bool:
-    """True if values of a class hold nothing that is part of the state."""
-    holding = (tuple, Either, TracedText, *_HOLDING)
-    return _box_class(kind) is False and not issubclass(kind, holding)
-
-
-def _attribute_boxes(value: Any) -> Iterator[Any]:
-    """Yield the boxes of the attributes of a container whose class derives from a built-in one."""
-    if hasattr(value, "__dict__"):
-        yield vars(value)
-    if _slots(type(value)):
-        known = tracer().heap.stores.get(("slots", id(value)))
-        yield known or tracer().holder("slots", value, SlotAttributes)
-
-
-def _is_class_of_call(kind: type) -> bool:
-    """True for a class that the captured function has created."""
-    module: Any = getattr(kind, "__module__", "")
-    foreign = not isinstance(module, str) or module.split(".")[0] in _FOREIGN
-    return not foreign and not issubclass(kind, Enum) and not tracer().heap.knows(kind)
-
-
-CellKey = tuple[int, str]
-
-
-@dataclass(eq=False)
-class Snapshot:
-    """Variables by (frame number, name), and the contents of every reachable container."""
-
-    frames: list[CallFrame]
-    cells: dict[CellKey, Any] = field(default_factory=dict[CellKey, Any])
-    boxes: dict[int, tuple[Any, dict[Any, Any]]] = field(
-        default_factory=dict[int, tuple[Any, dict[Any, Any]]]
-    )
-    fixed: set[int] = field(default_factory=set[int])
-    """Boxes that a default of a function or a bound argument refers to: no other object can
-    replace them there."""
-    time: int = field(default_factory=lambda: tracer().lasting.time)
-
-    @staticmethod
-    def take(extra: tuple[Any, ...] = ()) -> Snapshot:
-        """Return the present state; `extra` are further values to follow."""
-        state = tracer()
-        frames = list(state.frames)
-        snapshot = Snapshot(frames)
-        pending = [*extra, *state.tracked.values()]
-        local = set(state.tracked_cells)
-        for number, frame in enumerate(frames):
-            for name, cell in frame.cells.items():
-                if id(cell) in state.tracked_cells:
-                    continue
-                local.add(id(cell))
-                value = frame.get(name)
-                snapshot.cells[number, name] = value
-                pending.append(value)
-        boxes = snapshot.boxes
-        while pending:
-            value = pending.pop()
-            if _is_leaf(type(value)):
-                continue
-            held = parts_of(value)
-            if held is not None:
-                pending.extend(held)
-            if is_box(value):
-                if id(value) not in boxes:
-                    inside = contents(value)
-                    boxes[id(value)] = (value, inside)
-                    pending.extend(inside.values())
-                    if type(value) not in CONTAINERS and isinstance(value, CONTAINERS):
-                        pending.extend(_attribute_boxes(value))
-            elif isinstance(value, _HOLDING):
-                for box in held_by(value, local):
-                    if not isinstance(box, Holder):
-                        snapshot.fixed.add(id(box))
-                    if id(box) not in boxes:
-                        inside = contents(box)
-                        boxes[id(box)] = (box, inside)
-                        pending.extend(inside.values())
-        return snapshot
-
-    def is_now(self) -> bool:
-        """True if variables and containers still hold the same objects."""
-        return all(
-            self.frames[number].get(name) is value for (number, name), value in self.cells.items()
-        ) and all(is_same(contents(box), values) for box, values in self.boxes.values())
-
-    def values(self) -> Iterator[Any]:
-        """Yield the values of variables and containers."""
-        yield from self.cells.values()
-        for _, values in self.boxes.values():
-            yield from values.values()
-
-    def knows(self, box: Any) -> bool:
-        """True if an object existed at the time of the snapshot."""
-        return id(box) in self.boxes or tracer().heap.knows(box)
-
-    def restore(self) -> None:
-        """Restore the state. Raises Abort or Replan if that is not possible."""
-        state: Tracer = tracer()
-        state.lasting.check(self.time)
-        unfollowed = state.lasting.unfollowed(self.time, self.boxes)
-        if unfollowed:
-            state.heap.touched.update((id(box), box) for box in unfollowed)
-            raise Replan
-        del state.frames[len(self.frames) :]
-        for (number, name), value in self.cells.items():
-            self.frames[number].set(name, value)
-        for box, values in self.boxes.values():
-            refill(box, values)
 
 
 _PLAIN = (bool, int, complex, str, bytes, range, slice, frozenset, Enum, torch.dtype, torch.device)
@@ -537,8 +325,3 @@ def describe(value: Any) -> str:
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
     return f"a {type(value).__name__}"
-
-
-def shown_name(name: str) -> str:
-    """Return the name of a variable for error messages."""
-    return "the returned value" if is_internal(name) else f"'{name}'"

@@ -176,7 +176,7 @@ class TracedText:
         return joined_texts("", [self] * times) if type(times) is int else settled(self) * times
 
     def __mod__(self, values: Any) -> Any:
-        return Hooks.staging.modulo(settled(self), values)
+        return Hooks.python.modulo(settled(self), values)
 
     def __getitem__(self, index: Any) -> Any:
         return Hooks.of_text(self, "__getitem__", index)
@@ -185,7 +185,7 @@ class TracedText:
         return Hooks.spelled(self, other)
 
     def __ne__(self, other: object) -> Any:
-        return Hooks.staging.not_(Hooks.spelled(self, other))
+        return Hooks.python.not_(Hooks.spelled(self, other))
 
     def __hash__(self) -> int:
         return hash(settled(self))

@@ -1,3 +1,0 @@
-from experiments.reader import entry
-
-entry.install()

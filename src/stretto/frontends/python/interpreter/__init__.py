@@ -1,0 +1,1 @@
+"""Interpretation of the user's Python over a heap of its own."""

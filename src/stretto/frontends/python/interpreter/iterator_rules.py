@@ -1,0 +1,299 @@
+"""Rules for functions that make iterators, or go through iterables."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stretto.frontends.python.interpreter.heap import (
+    ITEMS,
+    MISSING,
+    RESULT,
+    IteratorRef,
+    Ref,
+)
+from stretto.frontends.python.interpreter.iterators import (
+    AT,
+    CALL_ITERATOR,
+    DONE,
+    FUNCTION,
+    LAST,
+    LEFT,
+    SOURCE,
+    STEP,
+)
+from stretto.frontends.python.lists import sources
+from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.values.either import Either
+
+if TYPE_CHECKING:
+    from stretto.frontends.python.interpreter.execution import PythonInterpreter
+
+Rule = Callable[..., Any]
+
+
+class IteratorRules:
+    """The functions of `builtins` and `itertools` that make iterators."""
+
+    def __init__(self, interpreter: PythonInterpreter) -> None:
+        self.interpreter = interpreter
+        self.iteration = interpreter.iteration
+        self.iterators = interpreter.iteration.iterators
+
+    def iter(self, *args: Any) -> Any:
+        if len(args) == 1:
+            return self.iteration.iterator(args[0])
+        function, last = args
+        return self.iterators.new(CALL_ITERATOR, {FUNCTION: function, LAST: last, DONE: False})
+
+    def enumerate(self, iterable: Any, start: Any = 0) -> Any:
+        return self.iterators.over(enumerate, (iterable,), {AT: self._index(start)})
+
+    def _index(self, number: Any) -> Any:
+        if isinstance(number, TracedTensor):
+            return number
+        return operator.index(number)
+
+    def zip(self, *iterables: Any, strict: Any = False) -> Any:
+        return self.iterators.over(zip, iterables, {LEFT: strict})
+
+    def zip_longest(self, *iterables: Any, fillvalue: Any = None) -> Any:
+        return self.iterators.over(itertools.zip_longest, iterables, {LAST: fillvalue})
+
+    def map(self, function: Any, *iterables: Any) -> Any:
+        if not iterables:
+            raise TypeError("map() must have at least two arguments.")
+        return self.iterators.over(map, iterables, {FUNCTION: function})
+
+    def with_function(self, kind: Any) -> Rule:
+        """Return the rule of a class that is given a function and an iterable."""
+
+        def rule(function: Any, iterable: Any) -> Any:
+            return self.iterators.over(
+                kind, (iterable,), {FUNCTION: function, DONE: False, LAST: MISSING}
+            )
+
+        return rule
+
+    def reversed(self, items: Any) -> Any:
+        interpreter = self.interpreter
+        if isinstance(items, Either):
+            return interpreter.regions.each_option(items, self.reversed)
+        method = interpreter.attributes.method(items, "__reversed__")
+        if method is not MISSING:
+            return interpreter.calls.call(method, (), {})
+        if isinstance(items, IteratorRef):
+            raise TypeError(f"'{items.kind.__name__}' object is not reversible")
+        if isinstance(items, torch.Tensor) and interpreter.attributes.type_of(items) is not int:
+            return items.flip(0) if items.dim() else items  # a tensor in PyTorch too
+        rest = self.iteration.rest(items)
+        if rest is not None:
+            given = items.table[ITEMS] if isinstance(items, Ref) else items
+            return self.iterators.of_sequence(sources.backwards(given), reversed)
+        if interpreter.attributes.method(items, "__getitem__") is not MISSING:
+            length = interpreter.containers.length(items)
+            if not isinstance(length, int):
+                fail("the length of what is reversed depends on a tensor", "use a list")
+            found = [interpreter.containers.getitem(items, n) for n in range(length)]
+            return self.iterators.of_items(found[::-1], items, reversed)
+        return self.iterators.of_items(self.iteration.known(items)[::-1], items, reversed)
+
+    def count(self, start: Any = 0, step: Any = 1) -> Any:
+        return self.iterators.new(itertools.count, {AT: start, STEP: step})
+
+    def repeat(self, item: Any, times: Any = MISSING) -> Any:
+        left = None if times is MISSING else self._index(times)
+        return self.iterators.new(itertools.repeat, {SOURCE: item, LEFT: left})
+
+    def cycle(self, iterable: Any) -> Any:
+        items: Any = ()
+        if isinstance(iterable, Ref) and isinstance(iterable.table[ITEMS], tuple):
+            items = iterable.table[ITEMS]
+        elif isinstance(iterable, tuple):
+            iterable = self.interpreter.heap.list(iterable)
+            items = iterable.table[ITEMS]
+        return self.iterators.over(itertools.cycle, (iterable,), {LAST: items, AT: 0})
+
+    def chain(self, *iterables: Any) -> Any:
+        return self.chain_from(iterables)
+
+    def chain_from(self, iterables: Any) -> Any:
+        return self.iterators.over(itertools.chain, (iterables,), {LAST: None})
+
+    def accumulate(self, iterable: Any, function: Any = None, *, initial: Any = None) -> Any:
+        has_initial = initial is not None
+        last = initial if has_initial else MISSING
+        return self.iterators.over(
+            itertools.accumulate,
+            (iterable,),
+            {FUNCTION: function, LAST: last, DONE: not has_initial},
+        )
+
+    def pairwise(self, iterable: Any) -> Any:
+        return self.iterators.over(itertools.pairwise, (iterable,), {LAST: MISSING})
+
+    def islice(self, iterable: Any, *bounds: Any) -> Any:
+        start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+        start, step = (0 if start is None else start), (1 if step is None else step)
+        if any(isinstance(bound, TracedTensor) for bound in (start, step)):
+            fail("the start or step of a slice of an iterator depends on a tensor", "use a list")
+        is_bad = [
+            bound is not None
+            and not isinstance(bound, TracedTensor)
+            and operator.index(bound) < low
+            for bound, low in ((start, 0), (stop, 0), (step, 1))
+        ]
+        if any(is_bad):
+            list(itertools.islice((), start, stop, step))
+        return self.iterators.over(
+            itertools.islice, (iterable,), {AT: start, LEFT: stop, STEP: step}
+        )
+
+    def listed(self, make: Rule) -> Rule:
+        """Return the rule of a function that takes all items at its call."""
+
+        def rule(*args: Any, **kwargs: Any) -> Any:
+            def is_number(x: Any) -> Any:
+                return isinstance(x, int) or x is None
+
+            given = [arg if is_number(arg) else self.iteration.known(arg) for arg in args]
+            return self.iterators.of_sequence(tuple(make(*given, **kwargs)))
+
+        return rule
+
+    # -- functions that go through iterables ----------------------------------------------------
+
+    def tuple(self, items: Any = ()) -> Any:
+        found = self.iteration.collect(items)
+        return self.interpreter.regions.of_each(
+            found, lambda x: x if isinstance(x, tuple) else sources.tuple_of(x)
+        )
+
+    def any(self, items: Any) -> Any:
+        return self.iteration.is_any(items, self.interpreter.operators.truth)
+
+    def all(self, items: Any) -> Any:
+        regions, truth = self.interpreter.regions, self.interpreter.operators.truth
+        fails = self.iteration.is_any(items, lambda item: regions.negated(truth(item)))
+        return regions.negated(fails)
+
+    def sum(self, items: Any, start: Any = 0) -> Any:
+        interpreter = self.interpreter
+        if isinstance(start, str | bytes | bytearray):
+            return sum((), start)  # fails
+        rest = None if isinstance(items, IteratorRef) else self.iteration.rest(items)
+        if rest is not None and not isinstance(rest.source.length, int):
+            return interpreter.calls.native(sum, (rest.source, start), {})
+        table = interpreter.heap.new_table()
+        interpreter.heap.set(table, RESULT, start)
+
+        def add(item: Any) -> None:
+            total = interpreter.operators.binary("add", table[RESULT], item)
+            interpreter.heap.set(table, RESULT, total)
+
+        self.iteration.through_all(items, add)
+        return table[RESULT]
+
+    def extreme(self, function: Any) -> Rule:
+        """Return the rule for `min` or `max`."""
+        interpreter = self.interpreter
+
+        def rule(first: Any, *others: Any, **kwargs: Any) -> Any:
+            args = (first, *others)
+
+            def of(*given: Any) -> Any:
+                return interpreter.calls.natives.call(function, given, kwargs)
+
+            is_plain = interpreter.calls.is_plain
+            if others:
+                if not all(map(is_plain, args)):
+                    return self._best(function, args, **kwargs)
+                return of(*args)
+            rest = None if isinstance(first, IteratorRef) else self.iteration.rest(first)
+            if rest is not None and not isinstance(rest.source.length, int):
+                return of(rest.source)
+            found = self.iteration.collect(first)
+            return interpreter.regions.of_each(
+                found,
+                lambda items: (
+                    self._best(function, items, **kwargs)
+                    if isinstance(items, tuple) and not all(map(is_plain, items))
+                    else of(interpreter.heap.new(list, items))
+                ),
+            )
+
+        return rule
+
+    def _best(self, function: Any, items: Any, key: Any = None, default: Any = MISSING) -> Any:
+        """Return `min` or `max` of objects, which are compared as the program does it."""
+        interpreter, op = self.interpreter, ast.Gt if function is max else ast.Lt
+        operators = interpreter.operators
+
+        def mark_of(item: Any) -> Any:
+            return item if key is None else interpreter.calls.call(key, (item,), {})
+
+        best, mark = items[0], mark_of(items[0])
+        for item in items[1:]:
+            found = mark_of(item)
+            is_better = operators.truth(operators.compare(op, found, mark))
+            chosen, before = (item, found), (best, mark)
+            best, mark = interpreter.regions.branch(
+                is_better, lambda made=chosen: made, lambda made=before: made
+            )
+        return best
+
+    def reduce(self, function: Any, items: Any, *start: Any) -> Any:
+        interpreter = self.interpreter
+        table = interpreter.heap.new_table()
+        source = self.iteration.iterator(items)
+        if not start:
+            first = self.iteration.advance(source)
+            if interpreter.regions.is_bound(first) is not True:
+                if first is not MISSING:
+                    fail("functools.reduce has no start, and perhaps no items", "give it a start")
+                raise TypeError("reduce() of empty iterable with no initial value")
+            start = (first,)
+        interpreter.heap.set(table, RESULT, start[0])
+
+        def step(item: Any) -> None:
+            made = interpreter.calls.call(function, (table[RESULT], item), {})
+            interpreter.heap.set(table, RESULT, made)
+
+        self.iteration.through_all(source, step)
+        return table[RESULT]
+
+    def of_functions(self) -> dict[Any, Rule]:
+        """Return the rules by function."""
+        return {
+            iter: self.iter, next: self.iteration.next, enumerate: self.enumerate,
+            zip: self.zip, map: self.map, filter: self.with_function(filter),
+            reversed: self.reversed, tuple: self.tuple, any: self.any, all: self.all,
+            sum: self.sum, min: self.extreme(min), max: self.extreme(max),
+            functools.reduce: self.reduce,
+            itertools.count: self.count, itertools.repeat: self.repeat,
+            itertools.cycle: self.cycle, itertools.chain: self.chain,
+            itertools.chain.from_iterable: self.chain_from,
+            itertools.accumulate: self.accumulate, itertools.pairwise: self.pairwise,
+            itertools.islice: self.islice, itertools.zip_longest: self.zip_longest,
+            **{
+                kind: self.with_function(kind)
+                for kind in (
+                    itertools.filterfalse, itertools.starmap, itertools.takewhile,
+                    itertools.dropwhile,
+                )
+            },
+            **{
+                make: self.listed(make)
+                for make in (
+                    itertools.product, itertools.permutations, itertools.combinations,
+                    itertools.combinations_with_replacement,
+                )
+            },
+        }  # fmt: skip

@@ -1,0 +1,209 @@
+"""Texts that show values, and methods of texts that take values."""
+
+from __future__ import annotations
+
+import _string  # type: ignore[import-not-found]
+import operator
+from collections.abc import Callable, Sequence
+from string import Formatter
+from typing import TYPE_CHECKING, Any
+
+from stretto.frontends.python.calls.texts import percent
+from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, IteratorRef, Ref
+from stretto.frontends.python.interpreter.host import apply
+from stretto.frontends.python.values import texts
+from stretto.frontends.python.values.either import Either, first_either, replaced
+from stretto.frontends.python.values.state import TracedList
+
+if TYPE_CHECKING:
+    from stretto.frontends.python.interpreter.execution import PythonInterpreter
+
+Lookup = Callable[[int | str], Any]
+
+
+class Strings:
+    """Texts that show values."""
+
+    def __init__(self, interpreter: PythonInterpreter) -> None:
+        self.interpreter = interpreter
+        self.heap = interpreter.heap
+
+    # -- showing values -------------------------------------------------------------------------
+
+    def text(self, value: Any, kind: Any = str) -> Any:
+        """Return `kind(value)`, for `str`, `repr` or `ascii`."""
+        if isinstance(value, Either):
+            return self.interpreter.regions.each_option(value, lambda x: self.text(x, kind))
+        for name in ("__str__", "__repr__") if kind is str else ("__repr__",):
+            method = self.interpreter.attributes.method(value, name)
+            if method is not MISSING:
+                return self._checked(self.interpreter.calls.call(method, (), {}), name)
+        if isinstance(value, Ref) and isinstance(value.table[ITEMS], Either):
+
+            def again() -> Any:
+                return self.text(value, kind)
+
+            return self.interpreter.containers.with_content(value, again)
+        if isinstance(value, BaseException):
+            return self._of_error(value, kind)
+        if kind is not ascii and self._has_own_text(value):
+            return self._of_items(value)
+        return self.interpreter.calls.natives.call(kind, (value,), {})
+
+    def _checked(self, found: Any, name: str) -> Any:
+        if isinstance(found, Either):
+            return self.interpreter.regions.each_option(found, lambda x: self._checked(x, name))
+        if not self.interpreter.attributes.is_instance(found, str):
+            kind = self.interpreter.attributes.type_of(found).__name__
+            raise TypeError(f"{name} returned non-string (type {kind})")
+        return found
+
+    def _of_error(self, error: BaseException, kind: Any) -> Any:
+        if kind is str and type(error).__str__ is BaseException.__str__:
+            shown = [self.text(x, str if len(error.args) == 1 else repr) for x in error.args]
+            return shown[0] if len(shown) == 1 else self._enclosed("(", shown, ")") if shown else ""
+        shown = [self.text(item, repr) for item in error.args]
+        if kind is str:
+            return shown[0] if len(shown) == 1 else str(error)
+        return self._enclosed(f"{type(error).__name__}(", shown, ")")
+
+    def _has_own_text(self, value: Any) -> bool:
+        """True for a container with an item whose text a method of the program makes."""
+        items = self._items(value)
+        return items is not None and any(
+            self.interpreter.attributes.method(item, "__repr__") is not MISSING
+            or isinstance(item, Either)
+            or self._has_own_text(item)
+            for item in items
+        )
+
+    def _items(self, value: Any) -> list[Any] | None:
+        """Return the items that the text of a container shows; None for other values."""
+        if not isinstance(value, Ref):
+            return list(value) if type(value) is tuple else None
+        content = value.table[ITEMS]
+        if isinstance(content, TracedList) or value.kind not in (list, dict, set):
+            return None
+        if isinstance(content, dict):
+            content = self.interpreter.containers.entries(value)
+            return [*content, *(() if value.kind is set else content.values())]
+        return list(content)
+
+    def _of_items(self, value: Any) -> Any:
+        """Return the text of a container, item by item."""
+        shown = [self.text(item, repr) for item in self._items(value) or ()]
+        if type(value) is tuple:
+            return self._enclosed("(", shown, ",)" if len(shown) == 1 else ")")
+        if value.kind is not dict:
+            return self._enclosed(*(("[", shown, "]") if value.kind is list else ("{", shown, "}")))
+        count = len(shown) // 2
+        pairs = zip(shown[:count], shown[count:], strict=True)
+        return self._enclosed("{", [self._joined(": ", pair) for pair in pairs], "}")
+
+    def _enclosed(self, start: str, shown: Sequence[Any], end: str) -> Any:
+        return self._joined("", (start, self._joined(", ", shown), end))
+
+    def _joined(self, separator: Any, parts: Sequence[Any]) -> Any:
+        """Return `separator.join(parts)`, where parts may be one of several texts."""
+        for number, part in enumerate(parts):
+            if isinstance(part, Either):
+                return self.interpreter.regions.each_option(
+                    part,
+                    lambda option, number=number: self._joined(
+                        separator, (*parts[:number], option, *parts[number + 1 :])
+                    ),
+                )
+            if not self.interpreter.attributes.is_instance(part, str):
+                kind = self.interpreter.attributes.type_of(part).__name__
+                raise TypeError(f"sequence item {number}: expected str instance, {kind} found")
+        return texts.joined_texts(separator, list(parts))
+
+    def formatted(self, value: Any, conversion: int, spec: Any) -> Any:
+        """Return the part of an f-string that shows a value."""
+        if isinstance(value, Either):
+            shown = self.interpreter.regions.each_option(
+                value, lambda option: texts.joined((self.formatted(option, conversion, spec),))
+            )
+            return (shown, -1, "")
+        if conversion != -1:
+            kind = {ord("s"): str, ord("r"): repr, ord("a"): ascii}[conversion]
+            if kind is not ascii and self._is_shown_here(value):
+                return (self.text(value, kind), -1, spec)
+            return (self.heap.real(value), conversion, spec)
+        method = self.interpreter.attributes.method(value, "__format__")
+        if method is not MISSING:
+            return (
+                self._checked(self.interpreter.calls.call(method, (spec,), {}), "__format__"),
+                -1,
+                "",
+            )
+        if self._is_shown_here(value):
+            if not isinstance(spec, str) or spec:
+                format(object() if not isinstance(value, Ref) else [], spec)  # raises TypeError
+            return (self.text(value, str), -1, "")
+        return (value, -1, spec)
+
+    def _is_shown_here(self, value: Any) -> bool:
+        """True for a value whose text no rule for plain values makes."""
+        return isinstance(value, Ref | tuple | IteratorRef | BaseException) or any(
+            self.interpreter.attributes.method(value, name) is not MISSING
+            for name in ("__str__", "__repr__")
+        )
+
+    # -- methods of texts -----------------------------------------------------------------------
+
+    def method(self, text: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Call a method of a text that shows its arguments, or takes their items; NotImplemented
+        for other methods."""
+        if name == "join" and len(args) == 1 and not kwargs:
+            return self._joined(text, list(self.interpreter.iteration.iterate(args[0])))
+        if name == "format":
+            return self._filled(
+                text,
+                lambda key: apply(operator.getitem, args if isinstance(key, int) else kwargs, key),
+            )
+        if name == "format_map" and len(args) == 1:
+            getitem = self.interpreter.containers.getitem
+            return self._filled(text, lambda key: getitem(args[0], key))
+        return NotImplemented
+
+    def _filled(self, form: Any, value_of: Lookup) -> Any:
+        """Return a text with values in place of its replacement fields."""
+        numbers = iter(range(len(texts.settled(form))))
+        return self._with_fields(texts.settled(form), value_of, lambda: next(numbers))
+
+    def _with_fields(self, form: str, value_of: Lookup, next_number: Callable[[], int]) -> Any:
+        parts = list[Any]()
+        for literal, field, spec, conversion in Formatter().parse(form):
+            parts.append(literal)
+            if field is None:
+                continue
+            first, rest = _string.formatter_field_name_split(field)
+            value = value_of(next_number() if first == "" else first)
+            for is_attribute, name in rest:
+                if is_attribute:
+                    value = self.interpreter.attributes.getattr(value, name)
+                else:
+                    value = self.interpreter.containers.getitem(value, name)
+            if spec and "{" in spec:
+                spec = self._with_fields(spec, value_of, next_number)
+            parts.append(self.formatted(value, ord(conversion) if conversion else -1, spec or ""))
+        return texts.joined(tuple(parts))
+
+    def percent(self, form: Any, values: Any) -> Any:
+        """Return `form % values`."""
+        if isinstance(values, Ref) and isinstance(values.table[ITEMS], dict):
+            values = dict(self.interpreter.containers.mapping(values))
+        found = first_either(values)
+        if found is not None:
+            return self.interpreter.regions.each_option(
+                found, lambda option: self.percent(form, replaced(values, found, option))
+            )
+        return percent(form, values, self.text, self._number)
+
+    def _number(self, value: Any) -> Any:
+        """Return the operand of a conversion that shows numbers."""
+        for name, kind in (("__float__", float), ("__index__", int), ("__int__", int)):
+            if self.interpreter.attributes.method(value, name) is not MISSING:
+                return self.interpreter.calls.call(kind, (value,), {})
+        return self.heap.real(value)

@@ -1,0 +1,1 @@
+"""Functions that run in Python, with segments of them as native programs."""
