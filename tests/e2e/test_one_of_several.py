@@ -550,7 +550,7 @@ def in_recursion(s: Any, x: Tensor) -> Any:
 
 
 REFUSED = [
-    (in_recursion, "the recursive function 'shrinks' returns values of different structure"),
+    (in_recursion, "recursive, and makes a tensor whose size is known only at run time"),
     (same_behind_a_loop, "whether two variables are the same tensor depends on a traced branch"),
     (twins, "an object is changed that two variables may share after a branch or loop"),
 ]

@@ -259,7 +259,12 @@ MAKERS: dict[str, Callable[[], Program]] = {
         if name not in OTHERS
     },
 }
-SUPERFLUOUS: dict[str, int] = {"rae": 1, "tree": 1, "membership_in_a_tensor": 1}
+SUPERFLUOUS: dict[str, int] = {
+    "rae": 1,
+    "tree": 1,
+    "membership_in_a_tensor": 1,
+    "return_from_nested_loops": 1,
+}
 """How many barriers of a program, at most, its runs come to although no thread waits there for what
 another one does. Such a barrier is needed on ways that no call of the test takes."""
 APART: dict[str, int] = {"rae": 1, "tree": 1}

@@ -198,6 +198,19 @@ def cached_before_a_change(x: Tensor) -> Tensor:
 constant()
 
 
+@functools.lru_cache(None)
+def length_of_the_name() -> float:
+    return float(len(NAMED.name))
+
+
+def cached_after_a_change_taken_back(x: Tensor) -> Tensor:
+    """Nothing differs from what was before when the function with a cache runs."""
+    before, NAMED.name = NAMED.name, "other"
+    x = x * len(NAMED.name)
+    NAMED.name = before
+    return x * length_of_the_name()
+
+
 def once_only(x: Tensor) -> Tensor:
     warned_once(LOG, "first")
     if x.sum() > 4:
@@ -301,7 +314,7 @@ def generated(x: Tensor) -> Any:
 SAYING: list[Callable[[Tensor], Any]] = [
     straight, in_arms, in_loops, nested, in_tests, before_and_after_changes, streams, logs,
     of_libraries, raises_after, always_raises, caught, ignored, in_helpers, once_only,
-    cached_before_a_change,
+    cached_before_a_change, cached_after_a_change_taken_back,
     recursive, warned_by_objects, what_is_written, mapped, left_early, generated, kept,
     shown_after_a_change, to_a_buffer, redirected, recorded, shown_objects,
 ]  # fmt: skip

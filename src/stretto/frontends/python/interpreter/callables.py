@@ -96,7 +96,7 @@ class Callables:
         if type(function).__module__ in _COMPILERS or getattr(function, "__dict__", None):
             function = original(function)
         if is_late_number(function):
-            return self.other(function, args, kwargs)
+            raise _not_callable(self.interpreter.attributes.type_of(function))
         try:
             rule = self.interpreter.rules.get(function)
         except TypeError:
@@ -178,7 +178,7 @@ class Callables:
             return self._got(function, args[0])
         kind = self.interpreter.attributes.type_of(function)
         if self.interpreter.attributes.entry(kind, "__call__") is MISSING:
-            raise TypeError(f"'{kind.__name__}' object is not callable")
+            raise _not_callable(kind)
         return self.native(function, args, kwargs)
 
     def _got(self, getter: Any, value: Any) -> Any:
@@ -381,7 +381,8 @@ class Callables:
 
     def _check_unchanged(self, function: Any) -> None:
         journal = {id(self.heap.adopt(items).table) for items in self.heap.journal.lists()}
-        changed = (table for table, _, _ in self.heap.trail if id(table) not in journal)
+        changes = self.heap.changes(0).values()
+        changed = (x.table for x in changes if x.new is not x.old and id(x.table) not in journal)
         if any(not self.heap.is_born_after(table, 0) for table in changed):
             fail(
                 f"'{function.__name__}', which has a cache, is called after a change of what "
@@ -561,3 +562,7 @@ def _is_key(value: Any) -> bool:
 
 
 _KEYS = frozenset((type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device))
+
+
+def _not_callable(kind: type) -> TypeError:
+    return TypeError(f"'{kind.__name__}' object is not callable")

@@ -49,8 +49,8 @@ _FOR_THE_USER = tuple(
 )
 """Files of the capture that act for the user's code: eager PyTorch raises their errors too."""
 _OF_THE_CAPTURE = tuple(
-    str(Path(__file__).parents[1] / part) + os.sep
-    for part in ("aliasing", "guards", "interpreter", "results", "source", "tracing")
+    os.path.join(Path(__file__).parents[1], part)
+    for part in ("aliasing/", "guards/", "interpreter/", "results/", "source/", "tracing/")
 )
 """Folders whose code indexes only its own values."""
 _RAISE = dis.opmap["RAISE_VARARGS"]
