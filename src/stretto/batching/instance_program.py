@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -21,6 +22,7 @@ from stretto.errors import SourceLocation
 from stretto.ir.core import Op, Program
 from stretto.ir.data import InstanceFunction, OperandPlaceholder, OperateOp, Operation
 from stretto.ir.types import DataType, RowsType, Scalar, TensorType
+from stretto.ops.infer import resolve
 
 
 def inputs_of(item: Any) -> Iterator[int]:
@@ -112,6 +114,30 @@ def rows_in(tensor: Any) -> Any:
 def leaf_of(made: Any, number: int) -> Any:
     """Return tensor number `number` (in `tree_leaves` order) of a function's result."""
     return pytree.tree_leaves(made)[number]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramOperator:
+    """An operator of a captured Program, and the checks of its positions: as an operation's
+    function, it gets the arguments of the checks and of the operator, one tuple each."""
+
+    targets: tuple[str, ...]
+
+    def __call__(self, *given: tuple[Any, ...], **kwargs: Any) -> Any:
+        *checks, args = given
+        for target, (positions, *parts) in zip(self.targets, checks, strict=False):
+            resolve(target)(torch.as_tensor(positions), *parts)
+        return resolve(self.targets[-1])(*args, **kwargs)
+
+    @property
+    def __name__(self) -> str:
+        return self.targets[-1].split(".")[1]
+
+
+@cache
+def program_operator(*targets: str) -> ProgramOperator:
+    """Return the one object for these operators: operations are compared by their functions."""
+    return ProgramOperator(targets)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from stretto.batching.instance_program import (
+    ProgramOperator,
     BlockStep,
     Composition,
     StaticBlock,
@@ -38,10 +39,14 @@ from stretto.frontends.python import (
     capture,
 )
 from stretto.frontends.python.tracing.locations import at
+from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.leaves import wrap
+from stretto.frontends.python.values.scalars import LeafKind
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
 from stretto.ir.data import Operation
+from stretto.ir.ops import TensorOp
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import Renaming, rename_symbols
 from stretto.ir.types import RowsType, Scalar, TensorType
@@ -308,6 +313,8 @@ def _staged(operation: Operation, operands: list[Any]) -> Any:
     """Trace a call of an operation."""
     if isinstance(operation.function, Composition):
         return operation.function.run(filled(operation.args, operands), _staged)
+    if isinstance(operation.function, ProgramOperator):
+        return _emitted(operation, operation.function, operands)
     if operation.function in _DIRECT:
         return call_operation(operation, operands)
     function = _AS_WRITTEN.get(operation.function, operation.function)
@@ -316,6 +323,29 @@ def _staged(operation: Operation, operands: list[Any]) -> Any:
         return call_in_program(function, *args, **kwargs)
 
     return call_operation(replace(operation, function=call), operands)
+
+
+def _emitted(operation: Operation, operator: ProgramOperator, operands: list[Any]) -> Any:
+    """Emit an operator as it was captured."""
+    state = tracer()
+
+    def value(item: Any) -> Any:
+        if isinstance(item, TracedTensor):
+            return state.read(item)
+        if isinstance(item, torch.Tensor):
+            return state.read(state.promote(item))
+        if isinstance(item, tuple | list):
+            return tuple(map(value, item))
+        return item
+
+    *checks, args = filled(operation.args, operands)
+    kwargs = tuple((name, value(filled(item, operands))) for name, item in operation.kwargs)
+    for target, parts in zip(operator.targets, checks, strict=False):
+        state.emit(TensorOp(target, value(parts)), ())
+    op = TensorOp(operator.targets[-1], value(args), kwargs)
+    values = state.emit(op, operation.results)
+    kinds = [LeafKind(type_, False) for type_ in operation.results]
+    return tuple(map(wrap, values, kinds))
 
 
 def _row(type_: TensorType | RowsType) -> TensorType:

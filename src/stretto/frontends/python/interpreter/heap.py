@@ -33,6 +33,7 @@ from stretto.frontends.python.tracing.signals import (
 )
 from stretto.frontends.python.tracing.tensor import Hooks
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.data import DataTable, HeapObject, Table
 from stretto.frontends.python.values.state import (
     bare_object,
     has_hidden_state,
@@ -67,22 +68,8 @@ MAXLEN = "maxlen"
 """The key of the most items that a deque holds."""
 RESULT: Any = Marker("result")
 """The key of a value that only the interpreter reads."""
-Table = dict[Any, Any]
 Place = tuple[int, Any]
 """The id of a table, and a key."""
-
-
-class HeapObject:
-    """An object whose state is a table. kind: its class. origin: the real object, if it was made
-    outside of the program."""
-
-    __slots__ = ("__weakref__", "born", "kind", "origin", "table")
-
-    def __init__(self, kind: type, table: Table, born: int, origin: Any = None) -> None:
-        self.kind = kind
-        self.table = table
-        self.born = born
-        self.origin = origin
 
 
 class Ref(HeapObject):
@@ -289,6 +276,9 @@ class PythonHeap:
         """Set a place to what it holds after a branch, or in an iteration."""
         if isinstance(table, AttributeTable):
             table.store(value)
+            return
+        if isinstance(table, DataTable):
+            table.store(key, value)
             return
         old = table.get(key, MISSING)
         self.trail.append((table, key, old))

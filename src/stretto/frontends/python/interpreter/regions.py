@@ -65,6 +65,7 @@ from stretto.frontends.python.values.scalars import (
     possible,
 )
 from stretto.ir.core import Value
+from stretto.ir.data import AssignOp
 from stretto.ir.ops import ConstantOp, LiteralOp, TensorOp
 from stretto.ops.properties import properties, stay_reason
 
@@ -159,6 +160,13 @@ class Regions:
             return value
         pairs = [pair for pair in possible(value) if pair[1] is not MISSING]
         return pairs[0][1] if len(pairs) == 1 else Either(*zip(*pairs, strict=True))
+
+    def narrowed(self, value: Any) -> Any:
+        """Return the only option that a value may have here, or the value itself."""
+        if not isinstance(value, Either):
+            return value
+        pairs = possible(value)
+        return pairs[0][1] if len(pairs) == 1 else value
 
     def any_of(self, flags: Iterable[Any]) -> Any:
         return reduce(self.either_flag, flags)
@@ -270,8 +278,7 @@ class Regions:
             return first if spliced is is_and else spliced
         flags = flag_of(first), flag_of(spliced)
         joint = logical("and" if is_and else "or", *flags)
-        if is_and:
-            derive(joint, True, flags)
+        derive(joint, is_and, flags)
         return tracer().number(joint)
 
     def spliced(self, operand: Callable[[], Any]) -> Any:
@@ -488,6 +495,7 @@ def _is_harmless(region: TracedRegion) -> bool:
     ops = region.scope.block.ops
     return len(ops) <= _MOST_OPS and all(
         isinstance(op, LiteralOp | ConstantOp)
+        or (isinstance(op, AssignOp) and tracer().data.is_harmless(op))
         or (isinstance(op, TensorOp) and properties(op.target).is_cheap and stay_reason(op) is None)
         for op in ops
     )

@@ -140,7 +140,8 @@ class Recursions:
             return interpreter.run(function, args, kwargs)
         keeps_order = code.co_flags & inspect.CO_VARKEYWORDS
         names = tuple(kwargs if keeps_order else sorted(kwargs))
-        given = self.with_varying(code, (*args, *(kwargs[name] for name in names)))
+        given = (*args, *(kwargs[name] for name in names))
+        given = self.with_varying(code, tuple(map(self.regions.narrowed, given)))
         entry = self.entry(function, len(args), names, given)
         for known in (entry.key, entry.loose):
             summary = self.known.get(known)
@@ -203,7 +204,8 @@ class Recursions:
                     f"tensor and differ on each of more than {_MOST_SIZES} levels",
                     "pass the whole tensor and a mask, or compile with fallback=True",
                 )
-        if isinstance(first_either(given), Either):
+        either = first_either(given)
+        if either is not None and kind_of(either) is None:
             fail(
                 f"'{name}' calls itself with a value whose kind depends on the run",
                 "pass it values of one structure, shape and dtype",

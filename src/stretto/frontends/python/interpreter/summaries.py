@@ -36,6 +36,7 @@ from stretto.frontends.python.tracing.signals import (
 )
 from stretto.frontends.python.tracing.tensor import FunctionContext, Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import TracedRegion, tracer
+from stretto.frontends.python.values.data import DataObject
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import Carried, Slot
 from stretto.frontends.python.values.scalars import LeafKind, decided_rows
@@ -144,6 +145,8 @@ class FunctionSummary(CarriedState):
         if isinstance(value, tuple):
             for item in value:
                 self.take_content(item, is_loose=is_loose)
+        elif isinstance(value, DataObject):
+            return
         elif isinstance(value, HeapObject) or self.regions.heap.is_own(value):
             table = self.regions.heap.table_of(value)
             if any(change.table is table for change in self.changes.values()):
@@ -505,6 +508,8 @@ def parts_of_arguments(arguments: tuple[Any, ...]) -> tuple[list[HeapObject], li
     others: list[Any] = []
 
     def visit(value: Any) -> None:
+        if isinstance(value, DataObject):
+            return
         if isinstance(value, HeapObject) and value.origin is None:
             if id(value) not in found:
                 found[id(value)] = value

@@ -189,10 +189,12 @@ class Tracer:
         """Loops whose trip count is a size: unrolling one settles that size."""
         self.mode: Any = None
         self.facts: dict[Value, bool] = {}
-        self.derived: dict[Value, tuple[bool, tuple[Value, ...]]] = {}
+        self.derived: dict[Value, tuple[bool | None, tuple[Value, ...]]] = {}
         self.keeps_apart = False
         self.hints = Hints()
         self.heap: Any = None
+        self.data: Any = None
+        """What is known of the data of instances; None if the function is for no instances."""
         self.fake_mode = FakeTensorMode(
             shape_env=self.sizes.env, allow_non_fake_inputs=True, static_shapes=True
         )

@@ -22,6 +22,7 @@ from stretto.frontends.python.tracing.tensor import (
     TracedTensor,
 )
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.data import DataObject, DataUnion
 from stretto.frontends.python.values.data_dependent_sizes import is_decided, plain
 from stretto.frontends.python.values.either import Either, options_of
 from stretto.frontends.python.values.scalars import (
@@ -35,6 +36,7 @@ from stretto.frontends.python.values.state import (
     TracedList,
 )
 from stretto.ir.core import Value
+from stretto.ir.data import AssignOp
 from stretto.ir.ops import ListExtendOp, ListNewOp, ListStackOp, TensorOp
 from stretto.ir.types import Dim, TensorListType, TensorType
 
@@ -51,6 +53,8 @@ def kind_of(value: Any) -> LeafKind | None:
         return LeafKind(TensorType(python_dtype(type(value))), True)
     if isinstance(value, TracedList):
         return list_kind(value)
+    if isinstance(value, DataObject | DataUnion):
+        return LeafKind(value.stored.type, False)
     return None
 
 
@@ -80,6 +84,8 @@ def materialize(leaf: Any, kind: LeafKind) -> Value:
         return _new_list(leaf, kind)
     if isinstance(leaf, TracedList):
         return state.current(leaf.memory)
+    if isinstance(leaf, DataObject | DataUnion):
+        return leaf.value
     if kind.rows is not None:
         return _rows(leaf, kind, kind.rows)
     assert isinstance(kind.type, TensorType)
@@ -145,6 +151,8 @@ def placeholder(kind: LeafKind) -> Value:
     state = tracer()
     if isinstance(kind.type, TensorListType):
         return state.emit(ListNewOp(()), (kind.type,))[0]
+    if not isinstance(kind.type, TensorType):
+        return state.emit(AssignOp("unset"), (kind.type,))[0]
     dtype = kind.type.dtype
     if kind.type.is_scalar:
         return state.literal(0, dtype)
@@ -212,8 +220,15 @@ def wrap(
         return of_rows(value, kind.rows, device, {}, None)
     if isinstance(kind.type, TensorListType):
         storage = Storage(StorageState(value, length or ListLength(object(), 0)), state.scope)
-        return TracedList(storage, kind.number, fake_of_type(kind.type.element, device))
+        element = kind.type.element
+        is_tensor = isinstance(element, TensorType)
+        fake = fake_of_type(element, device) if is_tensor else None
+        return TracedList(storage, kind.number, fake)
+    if not isinstance(kind.type, TensorType):
+        return state.data.wrap(value, kind.type)
     if kind.number:
+        if state.data is not None:
+            state.data.numbers.add(value)
         return state.number(value, loops=loops, bits=bits)
     made = state.fresh(value, fake_of_type(kind.type, device, layout))
     made.memory.any_layout = layout is None and bool(kind.type.shape)

@@ -213,7 +213,10 @@ def to_number(tensor: TracedTensor, refusal: type[Exception] = RuntimeError) -> 
         raise refusal(_REFUSALS[refusal].format(tensor.numel()))
     state = tracer()
     flat: Any = tensor.reshape(()) if tensor.dim() else tensor
-    return state.number(state.read(as_numbers(flat)), bits=bits_of_items(flat))
+    value = state.read(as_numbers(flat))
+    if state.data is not None:
+        value = state.data.number_in(value)
+    return state.number(value, bits=bits_of_items(flat))
 
 
 def as_numbers(tensor: Any) -> Any:
@@ -255,6 +258,8 @@ def flag_of(condition: Any) -> Value:
         flat = flat != 0
     value = state.read(flat)
     assert value.type == FLAG
+    if state.data is not None and condition.number is None:
+        return state.data.number_in(value)
     return value
 
 
@@ -324,6 +329,8 @@ def unify(first: LeafKind, second: LeafKind) -> LeafKind | None:
         return _unified_rows(first, second)
     if isinstance(a, TensorListType) or isinstance(b, TensorListType):
         return first if a == b and first.number == second.number else None
+    if not isinstance(a, TensorType) or not isinstance(b, TensorType):
+        return first if a == b else None
     if first.number and second.number and python_kind(a.dtype) is python_kind(b.dtype):
         return LeafKind(TensorType(_promoted(a.dtype, b.dtype)), True)
     return first if first == second else None
@@ -461,7 +468,10 @@ def select(condition: Flag, first: Value, second: Value) -> Value:
 def logical(operator: str, *flags: Value) -> Value:
     """Return `and`, `or` or `not` of values of the program."""
     state = tracer()
-    return state.tensor_op(f"aten.logical_{operator}.default", tuple(map(state.use, flags)), FLAG)
+    found = state.tensor_op(f"aten.logical_{operator}.default", tuple(map(state.use, flags)), FLAG)
+    if state.data is not None:
+        state.data.numbers.add(found)
+    return found
 
 
 @contextmanager
@@ -475,16 +485,16 @@ def assuming(flag: Value, holds: bool) -> Generator[None]:
         state.facts = before
 
 
-def derive(flag: Value, is_and: bool, others: tuple[Value, ...]) -> None:
-    """Record that `flag` is the conjunction of the others, or (is_and=False) the negation of a
-    single one."""
-    tracer().derived[flag] = is_and, others
+def derive(flag: Value, when: bool | None, others: tuple[Value, ...]) -> None:
+    """Record that `flag` is the conjunction of the others (when=True), their disjunction
+    (when=False), or the negation of a single one (when=None)."""
+    tracer().derived[flag] = when, others
 
 
 def negation(flag: Value) -> TracedTensor:
     """Return `not flag` as a traced bool."""
     opposite = logical("not", flag)
-    derive(opposite, False, (flag,))
+    derive(opposite, None, (flag,))
     return tracer().number(opposite)
 
 
@@ -496,9 +506,9 @@ def implied(flag: Value, holds: bool) -> dict[Value, bool]:
         if flag in found:
             continue
         found[flag] = holds
-        is_and, others = derived.get(flag, (True, ()))
-        if holds or not is_and:
-            pending += [(other, is_and or not holds) for other in others]
+        when, others = derived.get(flag, (None, ()))
+        if when is None or when is holds:
+            pending += [(other, not holds if when is None else holds) for other in others]
     return found
 
 

@@ -1,0 +1,251 @@
+"""Capture of a function for one instance of a batch: its arguments are Python data of known types.
+
+The arguments become values of the data dialect (`values/data.py`). All else is as in any capture:
+what is the same for all instances is computed at once, and branches, loops and recursions on data
+are those of the Program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from stretto.frontends.python.calls.output_journal import intercepted_output
+from stretto.frontends.python.interpreter.capture import capturing, interpreting, unbounded
+from stretto.frontends.python.interpreter.execution import PythonInterpreter
+from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, PythonHeap, Ref
+from stretto.frontends.python.interpreter.outside import Outside
+from stretto.frontends.python.operators.dispatch import recording
+from stretto.frontends.python.results.programs import reachable_functions
+from stretto.frontends.python.tracing.history import Hints
+from stretto.frontends.python.tracing.signals import (
+    Abort,
+    KeepApart,
+    NeedsPeel,
+    NeedsUnroll,
+    NoAlternative,
+    Replan,
+    UnknownResult,
+    fail,
+)
+from stretto.frontends.python.tracing.tensor import BlockScope, FunctionContext
+from stretto.frontends.python.tracing.tracer import Tracer, activate, tracer
+from stretto.frontends.python.values.data import DataObject, DataTable, DataUnion
+from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.leaves import kind_of, materialize, wrap
+from stretto.frontends.python.values.scalars import LeafKind
+from stretto.ir.core import Function, Program, Value
+from stretto.ir.data import AssignOp, ReadOp
+from stretto.ir.ops import LiteralOp, TensorOp
+from stretto.ir.types import (
+    DataType,
+    DType,
+    ListType,
+    RecordType,
+    Scalar,
+    TensorListType,
+    TensorType,
+    TupleType,
+    UnionType,
+)
+from stretto.options import Options
+
+NUMBERS = {Scalar.INT: DType.I64, Scalar.FLOAT: DType.F64, Scalar.BOOL: DType.BOOL}
+
+
+def type_in_program(type: DataType) -> Any:
+    """Return the type of a value in a Program: a number is a tensor without dims."""
+    return TensorType(NUMBERS[type]) if type in NUMBERS else type
+
+
+def is_here(scope: BlockScope) -> bool:
+    """True if a value of a block may be used in the current one."""
+    return scope.open and scope.context is tracer().context
+
+
+@dataclass(eq=False)
+class InstanceData:
+    """What is known of the data of instances while a function is captured for them.
+
+    evaluation: classes, and the types in cells.
+    """
+
+    evaluation: Any
+    numbers: set[Value] = field(default_factory=set[Value])
+    """Values that are Python numbers, not tensors."""
+    casts: set[Value] = field(default_factory=set[Value])
+    """Values of several types, each as the one that it is in some runs."""
+    read: dict[Value, Value] = field(default_factory=dict[Value, Value])
+    """For a tensor of which the number was read, that number."""
+    known: dict[tuple[Value, str], Any] = field(default_factory=dict[tuple[Value, str], Any])
+    """Attributes that have been read, until something is changed."""
+
+    def number_in(self, value: Value) -> Value:
+        """Return the number in a tensor of one element: the instance waits for it."""
+        state = tracer()
+        known = self.read.get(value)
+        if known is None or not is_here(state.home[known]):
+            (known,) = state.emit(ReadOp(value), (value.type,))
+            self.numbers.add(known)
+            self.read[value] = known
+        return known
+
+    def is_number(self, value: Value) -> bool:
+        return value in self.numbers
+
+    def is_harmless(self, op: AssignOp) -> bool:
+        """True for an op that may run where the program would skip it. An attribute may be read
+        of an object that is surely one of its class."""
+        if op.op == "get":
+            return op.args[0] not in self.casts
+        return op.op in ("has_type", "cast", "is", "not", "item")
+
+    # -- values ---------------------------------------------------------------------------------
+
+    def wrap(self, value: Value, type: DataType) -> Any:
+        """Return the value of the interpreter for one of the Program."""
+        state = tracer()
+        match type:
+            case Scalar.NONE:
+                return None
+            case Scalar.STR:
+                return DataObject(str, DataTable((), MISSING, MISSING), value)  # type: ignore[arg-type]
+            case Scalar():
+                self.numbers.add(value)
+                return state.number(value)
+            case TensorType():
+                return wrap(value, LeafKind(type, False))
+            case RecordType():
+                return self.record(value, type)
+            case TupleType(items):
+                return tuple(
+                    self.made("item", (value,), item, number) for number, item in enumerate(items)
+                )
+            case ListType():
+                return self.list(value, type)
+            case UnionType(items):
+                return self.one_of(value, sorted(items, key=str))
+            case _:
+                fail(f"data of type {type} in an instance", "pass data of another type")
+
+    def made(self, op: str, args: tuple[Any, ...], type: DataType, detail: Any = None) -> Any:
+        """Emit an op on data, and return its result."""
+        (value,) = tracer().emit(AssignOp(op, args, detail), (type_in_program(type),))
+        return self.wrap(value, type)
+
+    def one_of(self, value: Value, types: list[DataType]) -> Any:
+        """Return a value of several types as one of several values."""
+        flags, options = [], []
+        for type in types:
+            flags.append(self.made("has_type", (value,), Scalar.BOOL, (type,)))
+            option = None if type is Scalar.NONE else self.made("cast", (value,), type, type)
+            if isinstance(option, DataObject):
+                self.casts.add(option.stored)
+            options.append(option)
+        return DataUnion(flags, options, value)
+
+    def record(self, value: Value, type: RecordType) -> DataObject:
+        info = self.evaluation.info(type)
+        python = info.python
+
+        def load(name: str) -> Any:
+            current = made.value
+            key = (current, name)
+            found, scope = self.known.get(key, (None, None))
+            if scope is None or not is_here(scope):
+                cell = self.evaluation.cells[info.cells[info.fields.index(name)]]
+                scope = tracer().scope
+                found = self.made("get", (current,), cell, name)
+                self.known[key] = found, scope
+            return found
+
+        def store(name: str, item: Any) -> None:
+            fail(f"the attribute '{name}' of an instance is set", "keep it in a variable")
+
+        made = DataObject(python, DataTable(info.fields, load, store), value)
+        return made
+
+    def list(self, value: Value, type: ListType) -> Ref:
+        item = self.evaluation.item_type(type)
+        is_number = item in NUMBERS
+        kind = LeafKind(TensorListType(type_in_program(item)), is_number)
+        (items,) = tracer().emit(AssignOp("copy", (value,)), (kind.type,))
+        return tracer().heap.list_of(wrap(items, kind))
+
+
+def capture_instance(
+    fn: Callable[..., Any],
+    parameters: Sequence[tuple[str, DataType]],
+    evaluation: Any,
+    options: Options,
+) -> tuple[Program, InstanceData, Any]:
+    """Return the Program of a function for an instance, and the structure of its result."""
+    hints = Hints()
+    keeps_apart = False
+    with capturing(), intercepted_output(), unbounded():
+        for _ in range(20):
+            state = Tracer(options)
+            state.hints, state.keeps_apart = hints, keeps_apart
+            state.data = InstanceData(evaluation)
+            state.heap = PythonHeap(Outside())
+            interpreter = PythonInterpreter(state.heap)
+            try:
+                with state.sizes.inferring(), activate(state), recording(), interpreting(interpreter):
+                    return _captured(state, interpreter, fn, parameters)
+            except Replan:
+                continue
+            except KeepApart:
+                keeps_apart = True
+            except (Abort, NeedsUnroll, NeedsPeel, UnknownResult, NoAlternative) as signal:
+                raise signal.abort.error from None
+    raise AssertionError
+
+
+def _captured(
+    state: Tracer,
+    interpreter: PythonInterpreter,
+    fn: Callable[..., Any],
+    parameters: Sequence[tuple[str, DataType]],
+) -> tuple[Program, InstanceData, Any]:
+    context = FunctionContext("main")
+    with state.region(context) as region:
+        values = [state.param(type_in_program(type), name) for name, type in parameters]
+        given = [
+            state.data.wrap(value, type)
+            for value, (_, type) in zip(values, parameters, strict=True)
+        ]
+        result = interpreter.calls.call(state.heap.adopt(fn), tuple(given), {})
+        yields = list[Value]()
+        spec = _flattened(state.heap, result, yields)
+        block = region.scope.block
+        block.params, block.yields = tuple(values), tuple(yields)
+        state.close_function(context, block)
+        functions = reachable_functions(Function("main", block), state.functions)
+    constants = {c.key: c.tensor for c in state.constants.values()}
+    return Program(functions, constants), state.data, spec
+
+
+def _flattened(heap: PythonHeap, value: Any, yields: list[Value]) -> Any:
+    """Return the structure of a result, with numbers of the values that the Program yields."""
+    kind = kind_of(value)
+    if kind is not None:
+        yields.append(materialize(value, kind))
+        return ("leaf", len(yields) - 1)
+    if isinstance(value, Ref):
+        items = value.table[ITEMS]
+        if isinstance(items, dict):
+            return (value.kind, {k: _flattened(heap, v, yields) for k, v in items.items()})
+        if isinstance(items, tuple):
+            return (list, [_flattened(heap, item, yields) for item in items])
+        return _flattened(heap, items, yields)
+    if isinstance(value, tuple):
+        return (tuple, [_flattened(heap, item, yields) for item in value])
+    if heap.is_own(value):
+        table = heap.table_of(value)
+        return (type(value), {k: _flattened(heap, v, yields) for k, v in table.items()})
+    if isinstance(value, Either):
+        fail("a result that is one of several", "return one kind")
+    return ("static", value)
