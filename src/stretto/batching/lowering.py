@@ -195,6 +195,8 @@ class Lowering:
                         join(zip(op.results, called.body.yields, strict=True))
                     case AssignOp(op="copy", args=(Value(type=ListType(cell)),)):
                         known[op.result] = cell
+                    case AssignOp(op="copy", args=(Value(type=TensorListType()) as held,)):
+                        known[held] = op.result.type.cell  # type: ignore[union-attr]
                     case _:
                         pass
         groups: dict[Value, list[Value]] = {}
@@ -202,7 +204,8 @@ class Lowering:
             if isinstance(value.type, TensorListType):
                 groups.setdefault(root(value), []).append(value)
         for members in groups.values():
-            cell = self.evaluation.new_cell()
+            given = [self.evaluation.merged_cell(known[v]) for v in members if v in known]
+            cell = given[0] if given else self.evaluation.new_cell()
             for value in members:
                 self.cells[value] = cell
                 item = value.list.element
@@ -358,6 +361,10 @@ class FunctionLowering:
             return self.assign("shared", (), value.type, self.constants[value])  # type: ignore[arg-type]
         return self.values[value]
 
+    def as_data(self, value: Value) -> Operand:
+        """Return a value as part of data: what is a Python number is no tensor there."""
+        return self.yielded(value, self.whole.type_of(value))
+
     def number(self, value: Value) -> Operand:
         """Return a value as a Python number."""
         if value in self.host:
@@ -402,7 +409,10 @@ class FunctionLowering:
             case TensorOp():
                 self.tensor(op)
             case AssignOp(op=name, args=args, detail=detail):
-                operands = tuple(self.values[x] if isinstance(x, Value) else x for x in args)
+                if name == "copy" and isinstance(args[0], Value) and args[0] in self.whole.cells:
+                    self.bind(op.result, self.owned(args[0]))
+                    return
+                operands = tuple(self.as_data(x) if isinstance(x, Value) else x for x in args)
                 if not op.results:
                     self.emit(AssignOp(name, operands, detail, location=op.location))
                     return
@@ -475,7 +485,7 @@ class FunctionLowering:
         """Return the result of an operator on numbers as a primitive; None if there is none."""
         name = op.target.split(".")[1]
         kind = scalar_of(op.result.tensor.dtype)
-        if op.result.tensor.shape or op.kwargs and name not in ("_to_copy", "div"):
+        if op.result.tensor.shape or (op.kwargs and name not in ("_to_copy", "div")):
             return None
 
         def plain(item: Any) -> Operand | None:

@@ -27,6 +27,7 @@ from stretto.frontends.python.tracing.signals import (
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.arithmetic import is_counter
+from stretto.frontends.python.values.data import DataUnion
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import Carried, items_kind, kind_of, layout_of
 from stretto.frontends.python.values.scalars import LeafKind, number_kind, unify
@@ -37,7 +38,7 @@ from stretto.frontends.python.values.state import (
     equal_leaves,
     parts_of,
 )
-from stretto.ir.types import FLAG, TensorListType, TensorType
+from stretto.ir.types import FLAG, TensorListType
 
 if TYPE_CHECKING:
     from stretto.frontends.python.interpreter.regions import Regions
@@ -57,7 +58,7 @@ def list_kind(side: Any) -> LeafKind | None:
     if isinstance(side, TracedList):
         return kind_of(side)
     kind = items_kind(side)
-    if kind is None or not isinstance(kind.type, TensorType):
+    if kind is None or isinstance(kind.type, TensorListType):
         return None
     return LeafKind(TensorListType(kind.type), kind.number)
 
@@ -101,7 +102,7 @@ def new_flag() -> Carried:
 
 
 def pairs_of(value: Any) -> list[tuple[Any, Any]]:
-    if isinstance(value, Either):
+    if isinstance(value, Either) and not isinstance(value, DataUnion):
         pairs = zip(value.stretto_flags, value.stretto_options, strict=True)
         return [(flag, option) for flag, option in pairs if flag is not False]
     return [] if value is UNDEFINED else [(True, value)]

@@ -33,7 +33,7 @@ from stretto.frontends.python.tracing.signals import (
 )
 from stretto.frontends.python.tracing.tensor import Hooks
 from stretto.frontends.python.tracing.tracer import tracer
-from stretto.frontends.python.values.data import DataTable, HeapObject, Table
+from stretto.frontends.python.values.data import DataObject, DataTable, HeapObject, Table
 from stretto.frontends.python.values.state import (
     bare_object,
     has_hidden_state,
@@ -422,7 +422,7 @@ class PythonHeap:
 
     def assign(self, holder: Any, key: Any, value: Any) -> None:
         """Change a place. The old value of one outside is read if it may stay in some runs."""
-        if len(tracer().regions) > 1:
+        if len(tracer().regions) > 1 and not isinstance(holder, DataObject):
             self.field(holder, key)
         self.set(self.table_of(holder), key, value)
 
@@ -452,6 +452,9 @@ class PythonHeap:
 
     def new_object(self, kind: type) -> Any:
         """Return an object of a user's class, whose attributes are all in its table."""
+        data = tracer().data
+        if data is not None and kind in tracer().hints.data_classes:
+            return data.new_record(kind)
         check_state(kind)
         return self.take(bare_object(kind))
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
+from stretto.batching.frontend.evaluation import RestartRound
+from stretto.errors import CaptureError
 from stretto.frontends.python.calls.output_journal import intercepted_output
 from stretto.frontends.python.interpreter.capture import capturing, interpreting, unbounded
 from stretto.frontends.python.interpreter.execution import PythonInterpreter
-from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, PythonHeap, Ref
+from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, HeapObject, PythonHeap, Ref
 from stretto.frontends.python.interpreter.outside import Outside
 from stretto.frontends.python.operators.dispatch import recording
 from stretto.frontends.python.results.programs import reachable_functions
@@ -31,15 +31,15 @@ from stretto.frontends.python.tracing.signals import (
     UnknownResult,
     fail,
 )
-from stretto.frontends.python.tracing.tensor import BlockScope, FunctionContext
+from stretto.frontends.python.tracing.tensor import BlockScope, FunctionContext, Hooks
 from stretto.frontends.python.tracing.tracer import Tracer, activate, tracer
 from stretto.frontends.python.values.data import DataObject, DataTable, DataUnion
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import kind_of, materialize, wrap
 from stretto.frontends.python.values.scalars import LeafKind
-from stretto.ir.core import Function, Program, Value
+from stretto.frontends.python.values.state import TracedList
+from stretto.ir.core import Function, Literal, Program, Value
 from stretto.ir.data import AssignOp, ReadOp
-from stretto.ir.ops import LiteralOp, TensorOp
 from stretto.ir.types import (
     DataType,
     DType,
@@ -50,9 +50,12 @@ from stretto.ir.types import (
     TensorType,
     TupleType,
     UnionType,
+    alternatives,
+    union,
 )
 from stretto.options import Options
 
+OF_NUMBERS = {DType.I64: Scalar.INT, DType.F64: Scalar.FLOAT, DType.BOOL: Scalar.BOOL}
 NUMBERS = {Scalar.INT: DType.I64, Scalar.FLOAT: DType.F64, Scalar.BOOL: DType.BOOL}
 
 
@@ -112,7 +115,7 @@ class InstanceData:
             case Scalar.NONE:
                 return None
             case Scalar.STR:
-                return DataObject(str, DataTable((), MISSING, MISSING), value)  # type: ignore[arg-type]
+                return DataObject(str, DataTable(tuple, MISSING, MISSING), value)  # type: ignore[arg-type]
             case Scalar():
                 self.numbers.add(value)
                 return state.number(value)
@@ -148,25 +151,42 @@ class InstanceData:
         return DataUnion(flags, options, value)
 
     def record(self, value: Value, type: RecordType) -> DataObject:
-        info = self.evaluation.info(type)
-        python = info.python
+        evaluation, hints = self.evaluation, tracer().hints
 
         def load(name: str) -> Any:
-            current = made.value
+            current, info = made.value, evaluation.info(type)
             key = (current, name)
             found, scope = self.known.get(key, (None, None))
             if scope is None or not is_here(scope):
-                cell = self.evaluation.cells[info.cells[info.fields.index(name)]]
+                cell = evaluation.cells[info.cells[info.fields.index(name)]]
                 scope = tracer().scope
                 found = self.made("get", (current,), cell, name)
-                self.known[key] = found, scope
+                if name not in hints.stored:
+                    self.known[key] = found, scope
             return found
 
         def store(name: str, item: Any) -> None:
-            fail(f"the attribute '{name}' of an instance is set", "keep it in a variable")
+            if name not in hints.stored:
+                hints.stored.add(name)
+                raise Replan
+            info = evaluation.info(type)
+            evaluation.class_number(info.python, info.kind, (*info.fields, name))
+            cell = evaluation.field_cell(type, name)
+            kind = self.type_at(item, ("field", type.number, name))
+            evaluation.grow(cell, kind)
+            held = self.value_at(item, kind)
+            tracer().emit(AssignOp("set", (made.value, held), name), ())
 
-        made = DataObject(python, DataTable(info.fields, load, store), value)
+        python = evaluation.info(type).python
+        table = DataTable(lambda: evaluation.info(type).fields, load, store)
+        made = DataObject(python, table, value)
         return made
+
+    def new_record(self, kind: type) -> DataObject:
+        """Return a new object of a class."""
+        number = self.evaluation.class_number(kind, "object", ())
+        (value,) = tracer().emit(AssignOp("record", (), (number, ())), (RecordType(number),))
+        return self.record(value, RecordType(number))
 
     def list(self, value: Value, type: ListType) -> Ref:
         item = self.evaluation.item_type(type)
@@ -174,6 +194,132 @@ class InstanceData:
         kind = LeafKind(TensorListType(type_in_program(item)), is_number)
         (items,) = tracer().emit(AssignOp("copy", (value,)), (kind.type,))
         return tracer().heap.list_of(wrap(items, kind))
+
+    # -- values of the program as data ------------------------------------------------------------
+
+    def type_at(self, value: Any, place: Any) -> DataType:
+        """Return the type of a value as data. place: identifies what holds it."""
+        kind = kind_of(value)
+        match value:
+            case DataObject() | DataUnion():
+                return value.stored.type
+            case _ if kind is not None and not isinstance(kind.type, TensorListType):
+                return self.data_type(kind)
+            case None:
+                return Scalar.NONE
+            case str():
+                return Scalar.STR
+            case tuple():
+                items = enumerate(value)
+                return TupleType(tuple(self.type_at(x, (place, "item", n)) for n, x in items))
+            case Either():
+                return union(self.type_at(option, place) for option in value.stretto_options)
+            case Ref() if value.kind is list:
+                return self.type_of_list(value.table[ITEMS], place)
+            case HeapObject():
+                fail("a container is stored in the data of an instance", "use a list")
+            case _ if tracer().heap.is_own(value):
+                tracer().hints.data_classes.add(type(value))
+                raise Replan
+            case _:
+                fail(
+                    f"an object of class {type(value).__name__} is stored in the data of an "
+                    "instance",
+                    "store numbers, strings, tensors, and objects of classes of data",
+                )
+
+    def type_of_list(self, items: Any, place: Any) -> ListType:
+        cell = self.evaluation.cell((place, "items"))
+        if isinstance(items, TracedList):
+            element = LeafKind(items.memory.state.base.list.element, items.numbers)
+            found = [self.data_type(element)]
+        else:
+            found = [self.type_at(item, (place, "items")) for item in items]
+        for kind in found:
+            self.evaluation.grow(cell, kind)
+        return ListType(cell)
+
+    def data_type(self, kind: LeafKind) -> DataType:
+        """Return the type of data that a leaf has."""
+        if kind.number:
+            return OF_NUMBERS[kind.type.dtype]
+        return kind.type
+
+    def unified(self, first: LeafKind, second: LeafKind) -> LeafKind:
+        return LeafKind(union((self.data_type(first), self.data_type(second))), False)
+
+    def unified_lists(self, first: LeafKind, second: LeafKind) -> LeafKind | None:
+        if not isinstance(first.type, TensorListType) or not isinstance(second.type, TensorListType):
+            return None
+        items = (LeafKind(kind.type.element, kind.number) for kind in (first, second))
+        return LeafKind(TensorListType(union(map(self.data_type, items))), False)
+
+    def kind_of_items(self, items: Sequence[Any]) -> LeafKind | None:
+        """Return the kind of the items of a list that holds data; None if some are no data."""
+        try:
+            found = union(self.type_at(item, "items of lists") for item in items)
+        except Abort:
+            return None
+        return LeafKind(found, False)
+
+    def kind_with(self, items: LeafKind, item: Any) -> LeafKind:
+        """Return the kind of the items of a list to which an item is added."""
+        known, place = kind_of(item), "items of lists"
+        if known == items:
+            return items
+        return LeafKind(union((self.data_type(items), self.type_at(item, place))), False)
+
+    def value_at(self, value: Any, type: DataType) -> Value:
+        """Return a value of the interpreter as one of the Program, of a type that `type_at` has
+        found."""
+        state = tracer()
+        match value:
+            case DataObject() | DataUnion():
+                return value.value
+            case None | str():
+                kind = Scalar.NONE if value is None else Scalar.STR
+                return state.emit(AssignOp("copy", (Literal(value),)), (kind,))[0]
+            case tuple():
+                kinds = next(
+                    x.items
+                    for x in alternatives(type)
+                    if isinstance(x, TupleType) and len(x.items) == len(value)
+                )
+                items = tuple(map(self.value_at, value, kinds))
+                made = TupleType(kinds)
+                return state.emit(AssignOp("tuple", items), (made,))[0]
+            case Either():
+
+                def option(held: Any) -> Any:
+                    given = self.value_at(held, type)
+                    (made,) = state.emit(AssignOp("copy", (given,)), (type_in_program(type),))
+                    return DataUnion((), (), made)
+
+                return Hooks.use(value, option).value
+            case Ref():
+                kind = next(x for x in alternatives(type) if isinstance(x, ListType))
+                item = self.evaluation.item_type(kind)
+                items = value.table[ITEMS]
+                element = LeafKind(TensorListType(type_in_program(item)), item in NUMBERS)
+                held = materialize(list(items) if isinstance(items, tuple) else items, element)
+                return state.emit(AssignOp("copy", (held,)), (kind,))[0]
+            case _:
+                kind = kind_of(value)
+                assert kind is not None
+                return materialize(value, kind)
+
+    # -- operators --------------------------------------------------------------------------------
+
+    def compared(self, name: str, first: Any, second: Any) -> Any:
+        """Return a comparison of texts."""
+        are_texts = all(
+            isinstance(x, str) or (isinstance(x, DataObject) and x.kind is str)
+            for x in (first, second)
+        )
+        if not are_texts:
+            return NotImplemented
+        args = tuple(x.value if isinstance(x, DataObject) else Literal(x) for x in (first, second))
+        return self.made(name, args, Scalar.BOOL)
 
 
 def capture_instance(
@@ -186,7 +332,8 @@ def capture_instance(
     hints = Hints()
     keeps_apart = False
     with capturing(), intercepted_output(), unbounded():
-        for _ in range(20):
+        for _ in range(40):
+            evaluation.changed = False
             state = Tracer(options)
             state.hints, state.keeps_apart = hints, keeps_apart
             state.data = InstanceData(evaluation)
@@ -194,14 +341,19 @@ def capture_instance(
             interpreter = PythonInterpreter(state.heap)
             try:
                 with state.sizes.inferring(), activate(state), recording(), interpreting(interpreter):
-                    return _captured(state, interpreter, fn, parameters)
-            except Replan:
+                    found = _captured(state, interpreter, fn, parameters)
+                if not evaluation.changed:
+                    return found
+            except (Replan, RestartRound):
                 continue
             except KeepApart:
                 keeps_apart = True
             except (Abort, NeedsUnroll, NeedsPeel, UnknownResult, NoAlternative) as signal:
                 raise signal.abort.error from None
-    raise AssertionError
+    raise CaptureError(
+        "the types of this function's values keep growing",
+        remedy="annotate its data, or keep values of fewer types in one place",
+    )
 
 
 def _captured(
@@ -247,5 +399,7 @@ def _flattened(heap: PythonHeap, value: Any, yields: list[Value]) -> Any:
         table = heap.table_of(value)
         return (type(value), {k: _flattened(heap, v, yields) for k, v in table.items()})
     if isinstance(value, Either):
-        fail("a result that is one of several", "return one kind")
+        data = tracer().data
+        yields.append(data.value_at(value, data.type_at(value, "the result")))
+        return ("leaf", len(yields) - 1)
     return ("static", value)

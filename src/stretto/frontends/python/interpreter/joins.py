@@ -36,6 +36,7 @@ from stretto.frontends.python.interpreter.heap import (
 from stretto.frontends.python.tracing.signals import Poison, fail
 from stretto.frontends.python.tracing.tensor import ListLength, Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import TracedRegion, tracer
+from stretto.frontends.python.values.data import DataUnion
 from stretto.frontends.python.values.either import NONE, Either
 from stretto.frontends.python.values.leaves import (
     device_of,
@@ -222,6 +223,10 @@ class ArmJoin:
             return self.either(first, second, name)
         if equal_leaves(first, second):
             return first
+        if isinstance(first, DataUnion) or isinstance(second, DataUnion):
+            kind = self.kind(first, second)
+            if kind is not None:
+                return self.leaf(first, second, kind)
         if isinstance(first, Either) or isinstance(second, Either):
             return self.either(first, second, name)
         if name is ITEMS:
@@ -361,7 +366,7 @@ class ArmJoin:
 
     def _possible(self, value: Any, taken: bool) -> list[tuple[Any, Any]]:
         """Return the options of a value at the end of an arm, each with its flag."""
-        if not isinstance(value, Either):
+        if not isinstance(value, Either) or isinstance(value, DataUnion):
             return [(True, value)]
         with assuming(self.flag, taken):
             pairs = possible(value)

@@ -26,6 +26,7 @@ from stretto.frontends.python.tracing.tensor import (
     TracedTensor,
 )
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.data import DataObject
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import (
     to_traced_list,
@@ -36,6 +37,7 @@ from stretto.frontends.python.values.scalars import (
     number_kind,
 )
 from stretto.frontends.python.values.state import TracedList
+from stretto.ir.types import Scalar
 
 if TYPE_CHECKING:
     from stretto.frontends.python.interpreter.execution import PythonInterpreter
@@ -57,6 +59,8 @@ class Operators:
                 return self.interpreter.regions.condition(value)
             case Poison():
                 value.fail()
+            case DataObject() if value.kind is str:
+                return tracer().data.made("truth", (value.value,), Scalar.BOOL)
             case DictView():
                 return self.truth(self.interpreter.containers.length(value))
             case _:
@@ -296,6 +300,10 @@ class Operators:
 
             return regions.each_option(either, on_option)
         name = COMPARISONS[op]
+        if isinstance(first, DataObject) or isinstance(second, DataObject):
+            found = tracer().data.compared(name, first, second)
+            if found is not NotImplemented:
+                return found
         type_of = self.interpreter.attributes.type_of
         kinds = type_of(first), type_of(second)
         calls = [(first, name, second), (second, _SWAPPED[name], first)]

@@ -98,9 +98,16 @@ def _item_value(items: TracedList, item: Any) -> Value:
 
 def push(items: TracedList, item: Any) -> None:
     """Append an item. Raises Abort if its kind differs from that of the list."""
-    length, value = _length(items), _item_value(items, item)
-    after = length.plus(1)
-    _change(items, lambda now: ListPushOp(now, value), after)
+    state, length = tracer(), _length(items)
+    if state.data is not None:
+        kind = state.data.kind_with(element_kind(items), item)
+        value, items.numbers = materialize(item, kind), kind.number
+        op = ListPushOp(state.current(items.memory), value)
+        (made,) = state.emit(op, (TensorListType(kind.type),))
+        state.write(items.memory, made, length.plus(1))
+    else:
+        value = _item_value(items, item)
+        _change(items, lambda now: ListPushOp(now, value), length.plus(1))
     link(items, [item])
 
 

@@ -406,10 +406,12 @@ def item_of_sequence(holder: Any, index: Any) -> Any:
     with contextlib.suppress(Abort):  # raises NeedsUnroll if a loop determines the index
         return holder[concrete(index, "int")]
     items: list[Any] = list(holder)
+    if not items:
+        raise IndexError(_message(holder))
     kinds = list(dict.fromkeys(map(number_kind, items)))
     if len(kinds) > 1 and None not in kinds:
         return _number_of_sequence(items, kinds, index)
-    if items and (len(kinds) > 1 or items_kind(items) is None):
+    if len(kinds) > 1 or items_kind(items) is None:
         return _one_of(items, index, _message(holder))
     made = operations.get_item(to_traced_list(items), index)
     if isinstance(made, TracedTensor) and made.number is None:

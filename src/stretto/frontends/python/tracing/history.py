@@ -286,6 +286,11 @@ class Hints:
     """The answer to `torch.compiler.is_compiling()`."""
     was_asked: bool = False
     """True once the function has called `is_compiling()`."""
+    data_classes: set[type] = field(default_factory=set[type])
+    """Classes whose objects are data of an instance from the start: lists or attributes of data
+    hold them."""
+    stored: set[str] = field(default_factory=set[str])
+    """Attributes of data that the function sets."""
     work: int = 0
     """Work traced in all attempts."""
 

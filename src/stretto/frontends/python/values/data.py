@@ -33,14 +33,14 @@ class HeapObject:
 class DataTable(dict[Any, Any]):
     """The table of an object of an instance: reading and setting an attribute are ops.
 
-    names: the attributes that the object may have. load: reads one. store: sets one.
+    names: returns the attributes that the object may have. load: reads one. store: sets one.
     """
 
     __slots__ = ("load", "names", "store")
 
     def __init__(
         self,
-        names: tuple[Any, ...],
+        names: Callable[[], tuple[Any, ...]],
         load: Callable[[Any], Any],
         store: Callable[[Any, Any], None],
     ) -> None:
@@ -48,18 +48,18 @@ class DataTable(dict[Any, Any]):
         self.names, self.load, self.store = names, load, store
 
     def __contains__(self, key: object) -> bool:
-        return key in self.names
+        return key in self.names()
 
     def __missing__(self, key: Any) -> Any:
-        if key not in self.names:
+        if key not in self.names():
             raise KeyError(key)
         return self.load(key)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        return self.load(key) if key in self.names else default
+        return self.load(key) if key in self.names() else default
 
     def keys(self) -> Any:
-        return dict.fromkeys(self.names).keys()
+        return dict.fromkeys(self.names()).keys()
 
 
 class DataObject(HeapObject):

@@ -72,7 +72,8 @@ def items_kind(items: Sequence[Any]) -> LeafKind | None:
     for kind in kinds[1:]:
         found = unify(found, kind) if found and kind else None
     if found is None or isinstance(found.type, TensorListType):
-        return None
+        data = tracer().data
+        return None if data is None or not items else data.kind_of_items(items)
     return found
 
 
@@ -84,8 +85,8 @@ def materialize(leaf: Any, kind: LeafKind) -> Value:
         return _new_list(leaf, kind)
     if isinstance(leaf, TracedList):
         return state.current(leaf.memory)
-    if isinstance(leaf, DataObject | DataUnion):
-        return leaf.value
+    if not isinstance(kind.type, TensorType | TensorListType):
+        return state.data.value_at(leaf, kind.type)
     if kind.rows is not None:
         return _rows(leaf, kind, kind.rows)
     assert isinstance(kind.type, TensorType)
@@ -262,7 +263,7 @@ def to_traced_list(items: list[Any]) -> TracedList:
             "a list with items of different types (or none) is indexed by a traced value",
             "give all items the same shape and dtype, or index it with a Python int",
         )
-    assert isinstance(kind.type, TensorType)
+    assert not isinstance(kind.type, TensorListType)
     value = _new_list(items, LeafKind(TensorListType(kind.type), kind.number))
     made = wrap(
         value,

@@ -25,7 +25,7 @@ from stretto.frontends.python.values.either import Either
 from stretto.ir.core import Value
 from stretto.ir.ops import TensorOp
 from stretto.ir.sizes import Size, Symbol, symbols_in
-from stretto.ir.types import FLAG, DType, TensorListType, TensorType
+from stretto.ir.types import FLAG, DType, TensorListType, TensorType, UnionType
 
 # ---- Upper bounds on the bits of the absolute value of a Python int.
 #
@@ -328,7 +328,12 @@ def unify(first: LeafKind, second: LeafKind) -> LeafKind | None:
     if first.rows is not None or second.rows is not None:
         return _unified_rows(first, second)
     if isinstance(a, TensorListType) or isinstance(b, TensorListType):
-        return first if a == b and first.number == second.number else None
+        if a == b and first.number == second.number:
+            return first
+        data = tracer().data
+        return None if data is None else data.unified_lists(first, second)
+    if isinstance(a, UnionType) or isinstance(b, UnionType):
+        return tracer().data.unified(first, second)
     if not isinstance(a, TensorType) or not isinstance(b, TensorType):
         return first if a == b else None
     if first.number and second.number and python_kind(a.dtype) is python_kind(b.dtype):
