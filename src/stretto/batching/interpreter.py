@@ -69,6 +69,10 @@ class _Run:
                 self.watch(target, result)
 
 
+_UNSET = object()
+"""The value of an unset variable, which may be copied and passed on; no operator can read it."""
+
+
 @dataclass(slots=True)
 class _Returned:
     """The end of a function, with its result."""
@@ -101,7 +105,7 @@ def _body(run: _Run, body: Block, values: _Values) -> _End | None:
         end: _End | None = None
         match statement:
             case AssignOp(Variable() as target, "unset"):
-                values.pop(target, None)
+                values[target] = _UNSET
             case AssignOp(target, op, args, detail):
                 result = apply(run.program, op, detail, [of(arg) for arg in args])
                 if target is not None:

@@ -420,7 +420,8 @@ class FunctionLowering:
                     self.values[op.result] = operands[0]
                     self.shared.add(op.result)
                     return
-                self.bind(op.result, self.assign(name, operands, self.whole.type_of(op.result), detail))
+                made = self.assign(name, operands, self.whole.type_of(op.result), detail)
+                self.bind(op.result, made)
             case ReadOp(tensor=tensor):
                 self.bind(op.result, self.number(tensor))
             case CheckOp(condition, failure, detail):
@@ -538,11 +539,24 @@ class FunctionLowering:
         kind = eager_class(failure.error) if failure.raised is None else failure.raised
         message = tuple(part for part in parts if part != "")
         stop = RaiseOp(kind, message, location=self.location)  # type: ignore[arg-type]
+        if isinstance(flag, Literal):
+            if not flag.value:
+                self.emit(stop)
+            return
         self.emit(IfOp(flag, body_of([]), body_of([stop]), location=self.location))  # type: ignore[arg-type]
 
     def branch(self, op: IfOp) -> None:
-        flag = self.number(op.condition)
-        path = self.path
+        flag, path = self.number(op.condition), self.path
+        if isinstance(flag, Literal):
+            taken = op.then if flag.value else op.orelse
+            self.ops(taken, (*path, 0 if flag.value else 1))
+            self.path = path
+            for value, found in zip(op.results, taken.yields, strict=True):
+                if found in self.constants:
+                    self.constants[value] = self.constants[found]
+                else:
+                    self.bind(value, self.values[found])
+            return
         types = [self.result_type(op, number) for number in range(len(op.results))]
         targets = [self.variable(v, t) for v, t in zip(op.results, types, strict=True)]
         arms: list[Block] = []
@@ -583,7 +597,10 @@ class FunctionLowering:
         def test() -> None:
             (flag,) = op.condition.yields
             found = self.number(flag)
-            self.emit(IfOp(found, body_of([]), body_of([BreakOp()])))  # type: ignore[arg-type]
+            if isinstance(found, Variable):
+                self.emit(IfOp(found, body_of([]), body_of([BreakOp()])))
+            elif not found.value:
+                self.emit(BreakOp())
 
         head = self.block(op.condition, (*path, 0), test)
         body = self.block(op.body, (*path, 1), lambda: self.next(op.body.yields, targets))

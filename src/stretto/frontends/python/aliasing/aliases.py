@@ -33,6 +33,7 @@ from stretto.frontends.python.tracing.tensor import (
     TracedTensor,
 )
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.data import DataUnion
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.scalars import logical, select
 from stretto.frontends.python.values.state import TracedList, children, parts_of
@@ -51,7 +52,7 @@ def storages_of(value: Any) -> list[Storage]:
         return [tracer().promote(value).memory]
     if isinstance(value, Storage):
         return [value]
-    if isinstance(value, list | tuple | Either):
+    if isinstance(value, list | tuple | Either) and not isinstance(value, DataUnion):
         items = value.stretto_options if isinstance(value, Either) else value
         return [storage for item in items for storage in storages_of(item)]
     return []

@@ -31,9 +31,9 @@ from stretto.frontends.python.tracing.signals import (
     UnknownResult,
     fail,
 )
-from stretto.frontends.python.tracing.tensor import BlockScope, FunctionContext, Hooks
+from stretto.frontends.python.tracing.tensor import FunctionContext, Hooks
 from stretto.frontends.python.tracing.tracer import Tracer, activate, tracer
-from stretto.frontends.python.values.data import DataObject, DataTable, DataUnion
+from stretto.frontends.python.values.data import DataObject, DataTable, DataUnion, is_here
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import kind_of, materialize, wrap
 from stretto.frontends.python.values.scalars import LeafKind
@@ -64,11 +64,6 @@ def type_in_program(type: DataType) -> Any:
     return TensorType(NUMBERS[type]) if type in NUMBERS else type
 
 
-def is_here(scope: BlockScope) -> bool:
-    """True if a value of a block may be used in the current one."""
-    return scope.open and scope.context is tracer().context
-
-
 @dataclass(eq=False)
 class InstanceData:
     """What is known of the data of instances while a function is captured for them.
@@ -90,7 +85,7 @@ class InstanceData:
         """Return the number in a tensor of one element: the instance waits for it."""
         state = tracer()
         known = self.read.get(value)
-        if known is None or not is_here(state.home[known]):
+        if known is None or not is_here(known):
             (known,) = state.emit(ReadOp(value), (value.type,))
             self.numbers.add(known)
             self.read[value] = known
@@ -105,6 +100,9 @@ class InstanceData:
         if op.op == "get":
             return op.args[0] not in self.casts
         return op.op in ("has_type", "cast", "is", "not", "item")
+
+    kept: list[Any] = field(default_factory=list[Any])
+    """Objects that are kept alive, as they are known by their ids."""
 
     # -- values ---------------------------------------------------------------------------------
 
@@ -139,16 +137,26 @@ class InstanceData:
         (value,) = tracer().emit(AssignOp(op, args, detail), (type_in_program(type),))
         return self.wrap(value, type)
 
-    def one_of(self, value: Value, types: list[DataType]) -> Any:
+    def one_of(self, value: Value, types: list[DataType]) -> DataUnion:
         """Return a value of several types as one of several values."""
-        flags, options = [], []
-        for type in types:
-            flags.append(self.made("has_type", (value,), Scalar.BOOL, (type,)))
-            option = None if type is Scalar.NONE else self.made("cast", (value,), type, type)
-            if isinstance(option, DataObject):
-                self.casts.add(option.stored)
-            options.append(option)
-        return DataUnion(flags, options, value)
+
+        def split() -> tuple[Any, Any, Value]:
+            held = tracer().use(value)
+            flags = [self.made("has_type", (held,), Scalar.BOOL, (type,)) for type in types]
+            options = [self.option(held, type) for type in types]
+            self.kept += [*flags, *options]
+            return flags, options, flags[0].memory.state.base
+
+        return DataUnion(value, split)
+
+    def option(self, value: Value, type: DataType) -> Any:
+        """Return a value of several types as the one of one type."""
+        if type is Scalar.NONE:
+            return None
+        found = self.made("cast", (value,), type, type)
+        if isinstance(found, DataObject):
+            self.casts.add(found.stored)
+        return found
 
     def record(self, value: Value, type: RecordType) -> DataObject:
         evaluation, hints = self.evaluation, tracer().hints
@@ -156,13 +164,14 @@ class InstanceData:
         def load(name: str) -> Any:
             current, info = made.value, evaluation.info(type)
             key = (current, name)
-            found, scope = self.known.get(key, (None, None))
-            if scope is None or not is_here(scope):
+            found, read = self.known.get(key, (None, None))
+            if read is None or not is_here(read):
                 cell = evaluation.cells[info.cells[info.fields.index(name)]]
-                scope = tracer().scope
-                found = self.made("get", (current,), cell, name)
+                op = AssignOp("get", (current,), name)
+                (read,) = tracer().emit(op, (type_in_program(cell),))
+                found = self.wrap(read, cell)
                 if name not in hints.stored:
-                    self.known[key] = found, scope
+                    self.known[key] = found, read
             return found
 
         def store(name: str, item: Any) -> None:
@@ -293,7 +302,7 @@ class InstanceData:
                 def option(held: Any) -> Any:
                     given = self.value_at(held, type)
                     (made,) = state.emit(AssignOp("copy", (given,)), (type_in_program(type),))
-                    return DataUnion((), (), made)
+                    return self.one_of(made, [])
 
                 return Hooks.use(value, option).value
             case Ref():

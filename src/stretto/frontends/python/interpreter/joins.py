@@ -232,6 +232,8 @@ class ArmJoin:
         if name is ITEMS:
             return self.content(first, second)
         kind = self.kind(first, second)
+        if first is True and second is False:
+            return tracer().number(self.flag)
         if kind is not None:
             return self.leaf(first, second, kind)
         if are_of_one_form(first, second):

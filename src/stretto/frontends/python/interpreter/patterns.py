@@ -12,6 +12,7 @@ from stretto.frontends.python.interpreter.heap import (
     MISSING,
 )
 from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.scalars import possible
 
 if TYPE_CHECKING:
     from stretto.frontends.python.interpreter.execution import PythonInterpreter
@@ -36,6 +37,10 @@ class Patterns:
         interpreter = self.interpreter
         asks_for_parts = isinstance(pattern, ast.MatchSequence | ast.MatchMapping | ast.MatchClass)
         if asks_for_parts and isinstance(subject, Either):
+            if isinstance(pattern, ast.MatchClass):
+                found = self._of_one_class(frame, pattern, subject)
+                if found is not NotImplemented:
+                    return found
 
             def on_option(option: Any) -> Any:
                 return self.match(frame, pattern, option)
@@ -69,6 +74,20 @@ class Patterns:
                 return self._of_class(frame, pattern, subject)
             case _:
                 raise AssertionError(pattern)
+
+    def _of_one_class(self, frame: PythonFrame, pattern: ast.MatchClass, subject: Either) -> Any:
+        """Match a value of which one option is of the pattern's class: a branch on that option's
+        flag. NotImplemented if there are none or more, or the class decides itself."""
+        kind = self.interpreter.expressions.value(frame, pattern.cls)
+        is_instance = self.interpreter.attributes.is_instance
+        pairs = possible(subject)
+        answers = [is_instance(option, kind) for _, option in pairs]
+        if len(pairs) < 2 or answers.count(True) != 1 or answers.count(False) != len(pairs) - 1:
+            return NotImplemented
+        flag, option = pairs[answers.index(True)]
+        return self.interpreter.regions.branch(
+            flag, lambda: self.match(frame, pattern, option), lambda: False
+        )
 
     def _of_sequence(self, frame: PythonFrame, patterns: Any, subject: Any) -> Any:
         kind = self.interpreter.attributes.type_of(subject)

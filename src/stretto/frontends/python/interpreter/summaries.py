@@ -75,11 +75,13 @@ class ReadContent:
         kept = [pair for pair in storages if isinstance(pair[1], Value) and pair[1] in bases]
         return ReadContent(tuple(tables), tuple(kept))
 
-    def holds(self) -> bool:
-        """True if nothing has changed since."""
+    def holds(self, heap: Any) -> bool:
+        """True if nothing has changed since. What has only been read since is as it was."""
+        changed = {(id(table), key) for table, key, _ in heap.trail}
         return all(
-            table.keys() == known.keys()
+            known.keys() <= table.keys()
             and all(equal_leaves(dict.__getitem__(table, k), v) for k, v in known.items())
+            and not any((id(table), k) in changed for k in table.keys() - known.keys())
             for table, known in self.tables
         ) and all(storage.state.base is base for storage, base in self.storages)
 
@@ -471,7 +473,7 @@ class FunctionSummary(CarriedState):
         if not self.is_finished:
             return True
         known = all(tracer().is_known(value) for value in self.captures)
-        return known and self.surroundings is not None and self.surroundings.holds()
+        return known and self.surroundings is not None and self.surroundings.holds(self.regions.heap)
 
     def reaches(
         self,

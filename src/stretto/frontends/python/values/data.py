@@ -80,14 +80,37 @@ class DataObject(HeapObject):
 
 
 class DataUnion(Either):
-    """A value of an instance that is of one of several types. `value` is that of the Program."""
+    """A value of an instance that is of one of several types. `stored` is that of the Program.
 
-    __slots__ = ("stored",)
+    split: emits the flags and options, where they are needed first; also returns a value that is
+    made then.
+    """
 
-    def __init__(self, flags: Any, options: Any, value: Value) -> None:
-        super().__init__(flags, options)
-        self.stored = value
+    __slots__ = ("found", "split", "stored")
+
+    def __init__(self, value: Value, split: Callable[[], tuple[Any, Any, Value]]) -> None:
+        self.stored, self.split = value, split
+        self.found: tuple[Any, Any, Value] | None = None
+
+    def parts(self) -> tuple[Any, Any]:
+        if self.found is None or not is_here(self.found[2]):
+            self.found = self.split()
+        return self.found[:2]
+
+    @property
+    def stretto_flags(self) -> tuple[Any, ...]:
+        return tuple(self.parts()[0])
+
+    @property
+    def stretto_options(self) -> tuple[Any, ...]:
+        return tuple(self.parts()[1])
 
     @property
     def value(self) -> Value:
         return tracer().use(self.stored)
+
+
+def is_here(value: Value) -> bool:
+    """True if a value may be used in the current block, without a parameter for it."""
+    home = tracer().home.get(value)
+    return home is not None and home.open and home.context is tracer().context

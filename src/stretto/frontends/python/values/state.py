@@ -21,6 +21,7 @@ from torch import nn
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.tensor import Hooks, Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import active
+from stretto.frontends.python.values.data import DataUnion
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.stores import (
     Holder,
@@ -242,6 +243,8 @@ def parts_of(value: Any) -> Sequence[Any] | None:
     Either); None for other values."""
     if is_text(value):
         return value.stretto_values
+    if isinstance(value, DataUnion):
+        return None
     if isinstance(value, Either):
         pairs = zip(value.stretto_flags, value.stretto_options, strict=True)
         return [part for pair in pairs for part in pair]
