@@ -16,7 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from stretto.batching.instance_program import InstanceProgram, call_operation
-from stretto.batching.primitives import apply, in_64_bits
+from stretto.batching.primitives import apply, has_type, in_64_bits
 from stretto.ir.core import Block, Literal, Operand, Variable
 from stretto.ir.data import (
     AssignOp,
@@ -105,6 +105,10 @@ def _body(run: _Run, body: Block, values: _Values) -> _End | None:
         end: _End | None = None
         match statement:
             case AssignOp(Variable() as target, "unset"):
+                values[target] = _UNSET
+            case AssignOp(Variable() as target, "cast", (source,), detail) if not has_type(
+                run.program, of(source), detail
+            ):
                 values[target] = _UNSET
             case AssignOp(target, op, args, detail):
                 result = apply(run.program, op, detail, [of(arg) for arg in args])

@@ -50,7 +50,7 @@ PRIMITIVES: dict[str, str] = {
     "not": "of a bool",
     "truth": "bool(x) of a number, str, list, tuple, dict or None; True for other objects",
     "has_type": "detail: tuple of Types; True if the value is of one of them -> bool",
-    "cast": "detail: a type; the same value, known to be of that type (the front end tested it)",
+    "cast": "detail: a type; the same value, of that type wherever the result is read",
     "expect": "detail: (type, message) or (type, message, exception class); as `cast`, but raises "
     "TypeError, or the class, where the value is of another type",
     # -- records; detail of get and set: field name. They raise AttributeError, as Python does, for

@@ -13,9 +13,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from stretto.batching.instance_program import (
-    ProgramOperator,
     BlockStep,
     Composition,
+    ProgramOperator,
     StaticBlock,
     call_operation,
     filled,
@@ -343,9 +343,9 @@ def _emitted(operation: Operation, operator: ProgramOperator, operands: list[Any
     for target, parts in zip(operator.targets, checks, strict=False):
         state.emit(TensorOp(target, value(parts)), ())
     op = TensorOp(operator.targets[-1], value(args), kwargs)
-    values = state.emit(op, operation.results)
-    kinds = [LeafKind(type_, False) for type_ in operation.results]
-    return tuple(map(wrap, values, kinds))
+    types = [type_ for type_ in operation.results if isinstance(type_, TensorType)]
+    values = state.emit(op, types)
+    return tuple(wrap(v, LeafKind(its, False)) for v, its in zip(values, types, strict=True))
 
 
 def _row(type_: TensorType | RowsType) -> TensorType:

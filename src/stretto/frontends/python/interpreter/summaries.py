@@ -473,7 +473,9 @@ class FunctionSummary(CarriedState):
         if not self.is_finished:
             return True
         known = all(tracer().is_known(value) for value in self.captures)
-        return known and self.surroundings is not None and self.surroundings.holds(self.regions.heap)
+        return (
+            known and self.surroundings is not None and self.surroundings.holds(self.regions.heap)
+        )
 
     def reaches(
         self,

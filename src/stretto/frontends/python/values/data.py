@@ -1,8 +1,8 @@
 """Values of Python data that each instance of a batch has its own of.
 
 Such a value is a value of the Program: an object of a class (`DataObject`), whose attributes are
-read and set by ops of the data dialect (`ir/data.py`). Numbers and tensors of an instance are traced
-numbers and tensors; a value of several types is one of several (`Either`).
+read and set by ops of the data dialect (`ir/data.py`), or a value of several types (`DataUnion`).
+Numbers and tensors of an instance are traced numbers and tensors.
 """
 
 from __future__ import annotations

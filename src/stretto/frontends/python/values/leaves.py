@@ -58,6 +58,11 @@ def kind_of(value: Any) -> LeafKind | None:
     return None
 
 
+def is_data(kind: LeafKind) -> bool:
+    """True for a leaf that is data of an instance, neither a tensor nor a list of the Program."""
+    return type(kind.type) not in (TensorType, TensorListType)
+
+
 def list_kind(value: TracedList) -> LeafKind:
     """Return the kind of a Program list."""
     base = value.memory.state.base
@@ -85,7 +90,7 @@ def materialize(leaf: Any, kind: LeafKind) -> Value:
         return _new_list(leaf, kind)
     if isinstance(leaf, TracedList):
         return state.current(leaf.memory)
-    if not isinstance(kind.type, TensorType | TensorListType):
+    if is_data(kind):
         return state.data.value_at(leaf, kind.type)
     if kind.rows is not None:
         return _rows(leaf, kind, kind.rows)
@@ -152,7 +157,7 @@ def placeholder(kind: LeafKind) -> Value:
     state = tracer()
     if isinstance(kind.type, TensorListType):
         return state.emit(ListNewOp(()), (kind.type,))[0]
-    if not isinstance(kind.type, TensorType):
+    if is_data(kind):
         return state.emit(AssignOp("unset"), (kind.type,))[0]
     dtype = kind.type.dtype
     if kind.type.is_scalar:
@@ -222,10 +227,11 @@ def wrap(
     if isinstance(kind.type, TensorListType):
         storage = Storage(StorageState(value, length or ListLength(object(), 0)), state.scope)
         element = kind.type.element
-        is_tensor = isinstance(element, TensorType)
-        fake = fake_of_type(element, device) if is_tensor else None
+        fake = None if is_data(LeafKind(element, False)) else fake_of_type(element, device)
+        if kind.number and state.data is not None:
+            state.data.numbers.add(value)
         return TracedList(storage, kind.number, fake)
-    if not isinstance(kind.type, TensorType):
+    if is_data(kind):
         return state.data.wrap(value, kind.type)
     if kind.number:
         if state.data is not None:
@@ -233,6 +239,8 @@ def wrap(
         return state.number(value, loops=loops, bits=bits)
     made = state.fresh(value, fake_of_type(kind.type, device, layout))
     made.memory.any_layout = layout is None and bool(kind.type.shape)
+    if state.data is not None:
+        state.data.kept_as_it_is.add(made.memory)
     return made
 
 

@@ -332,13 +332,14 @@ def unify(first: LeafKind, second: LeafKind) -> LeafKind | None:
             return first
         data = tracer().data
         return None if data is None else data.unified_lists(first, second)
-    if isinstance(a, UnionType) or isinstance(b, UnionType):
+    if first == second:
+        return first
+    held: tuple[object, object] = a, b
+    if any(isinstance(side, UnionType) for side in held):
         return tracer().data.unified(first, second)
-    if not isinstance(a, TensorType) or not isinstance(b, TensorType):
-        return first if a == b else None
     if first.number and second.number and python_kind(a.dtype) is python_kind(b.dtype):
         return LeafKind(TensorType(_promoted(a.dtype, b.dtype)), True)
-    return first if first == second else None
+    return None
 
 
 def _unified_rows(first: LeafKind, second: LeafKind) -> LeafKind | None:

@@ -1,44 +1,33 @@
-"""Capture of a function for one instance of a batch: its arguments are Python data of known types.
+"""Values of the data dialect, while a function is captured for one instance.
 
-The arguments become values of the data dialect (`values/data.py`). All else is as in any capture:
-what is the same for all instances is computed at once, and branches, loops and recursions on data
-are those of the Program.
+An argument of the function is a value of the Program. Here it becomes a value of the interpreter: a
+number is a traced number, an object has a table whose reads and writes are ops, a value of several
+types is one of several. The other way round, values that the program makes become data where an
+attribute or a list of data gets them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto.batching.frontend.evaluation import RestartRound
-from stretto.errors import CaptureError
-from stretto.frontends.python.calls.output_journal import intercepted_output
-from stretto.frontends.python.interpreter.capture import capturing, interpreting, unbounded
-from stretto.frontends.python.interpreter.execution import PythonInterpreter
-from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, HeapObject, PythonHeap, Ref
-from stretto.frontends.python.interpreter.outside import Outside
-from stretto.frontends.python.operators.dispatch import recording
-from stretto.frontends.python.results.programs import reachable_functions
-from stretto.frontends.python.tracing.history import Hints
+from stretto.batching.frontend.evaluation import Evaluation
+from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, HeapObject, Ref
+from stretto.frontends.python.lists.operations import element_kind
 from stretto.frontends.python.tracing.signals import (
     Abort,
-    KeepApart,
-    NeedsPeel,
-    NeedsUnroll,
-    NoAlternative,
     Replan,
-    UnknownResult,
     fail,
 )
-from stretto.frontends.python.tracing.tensor import FunctionContext, Hooks
-from stretto.frontends.python.tracing.tracer import Tracer, activate, tracer
+from stretto.frontends.python.tracing.tensor import Hooks, Storage
+from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.data import DataObject, DataTable, DataUnion, is_here
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import kind_of, materialize, wrap
 from stretto.frontends.python.values.scalars import LeafKind
 from stretto.frontends.python.values.state import TracedList
-from stretto.ir.core import Function, Literal, Program, Value
+from stretto.ir.core import Literal, Op, Value
 from stretto.ir.data import AssignOp, ReadOp
 from stretto.ir.types import (
     DataType,
@@ -53,10 +42,29 @@ from stretto.ir.types import (
     alternatives,
     union,
 )
-from stretto.options import Options
 
 OF_NUMBERS = {DType.I64: Scalar.INT, DType.F64: Scalar.FLOAT, DType.BOOL: Scalar.BOOL}
 NUMBERS = {Scalar.INT: DType.I64, Scalar.FLOAT: DType.F64, Scalar.BOOL: DType.BOOL}
+
+
+def emit(op: Op, *types: Any) -> Value:
+    """Emit an op with a result of a type of data."""
+    return tracer().emit(op, types)[0]
+
+
+def operation(op: str, args: tuple[Any, ...], detail: Any = None) -> AssignOp:
+    """Return a primitive on values of the Program."""
+    return AssignOp(op, args, detail)
+
+
+def leaf(type: Any, *, number: bool = False) -> LeafKind:
+    """Return the kind of a leaf that is data."""
+    return LeafKind(type, number)
+
+
+def list_of(item: Any, *, number: bool = False) -> LeafKind:
+    """Return the kind of a list of the Program with such items."""
+    return LeafKind(TensorListType(item), number)
 
 
 def type_in_program(type: DataType) -> Any:
@@ -71,28 +79,31 @@ class InstanceData:
     evaluation: classes, and the types in cells.
     """
 
-    evaluation: Any
+    evaluation: Evaluation
     numbers: set[Value] = field(default_factory=set[Value])
     """Values that are Python numbers, not tensors."""
     casts: set[Value] = field(default_factory=set[Value])
     """Values of several types, each as the one that it is in some runs."""
     read: dict[Value, Value] = field(default_factory=dict[Value, Value])
     """For a tensor of which the number was read, that number."""
-    known: dict[tuple[Value, str], Any] = field(default_factory=dict[tuple[Value, str], Any])
-    """Attributes that have been read, until something is changed."""
+    known: dict[tuple[Value, str], tuple[Any, Value]] = field(
+        default_factory=dict[tuple[Value, str], tuple[Any, Value]]
+    )
+    """Attributes that have been read, of those that are never set, with the value read."""
+    kept_as_it_is: set[Storage] = field(default_factory=set[Storage])
+    """Memory of tensors that may be an instance's: nothing is written to it."""
+    kept: list[Any] = field(default_factory=list[Any])
+    """Objects that are kept alive, as they are known by their ids."""
 
     def number_in(self, value: Value) -> Value:
         """Return the number in a tensor of one element: the instance waits for it."""
-        state = tracer()
         known = self.read.get(value)
         if known is None or not is_here(known):
-            (known,) = state.emit(ReadOp(value), (value.type,))
+            tensor: Any = value
+            known = emit(ReadOp(tensor), value.type)
             self.numbers.add(known)
             self.read[value] = known
         return known
-
-    def is_number(self, value: Value) -> bool:
-        return value in self.numbers
 
     def is_harmless(self, op: AssignOp) -> bool:
         """True for an op that may run where the program would skip it. An attribute may be read
@@ -100,9 +111,6 @@ class InstanceData:
         if op.op == "get":
             return op.args[0] not in self.casts
         return op.op in ("has_type", "cast", "is", "not", "item")
-
-    kept: list[Any] = field(default_factory=list[Any])
-    """Objects that are kept alive, as they are known by their ids."""
 
     # -- values ---------------------------------------------------------------------------------
 
@@ -134,8 +142,7 @@ class InstanceData:
 
     def made(self, op: str, args: tuple[Any, ...], type: DataType, detail: Any = None) -> Any:
         """Emit an op on data, and return its result."""
-        (value,) = tracer().emit(AssignOp(op, args, detail), (type_in_program(type),))
-        return self.wrap(value, type)
+        return self.wrap(emit(operation(op, args, detail), type_in_program(type)), type)
 
     def one_of(self, value: Value, types: list[DataType]) -> DataUnion:
         """Return a value of several types as one of several values."""
@@ -167,8 +174,7 @@ class InstanceData:
             found, read = self.known.get(key, (None, None))
             if read is None or not is_here(read):
                 cell = evaluation.cells[info.cells[info.fields.index(name)]]
-                op = AssignOp("get", (current,), name)
-                (read,) = tracer().emit(op, (type_in_program(cell),))
+                read = emit(operation("get", (current,), name), type_in_program(cell))
                 found = self.wrap(read, cell)
                 if name not in hints.stored:
                     self.known[key] = found, read
@@ -181,10 +187,11 @@ class InstanceData:
             info = evaluation.info(type)
             evaluation.class_number(info.python, info.kind, (*info.fields, name))
             cell = evaluation.field_cell(type, name)
+            assert cell is not None
             kind = self.type_at(item, ("field", type.number, name))
             evaluation.grow(cell, kind)
             held = self.value_at(item, kind)
-            tracer().emit(AssignOp("set", (made.value, held), name), ())
+            tracer().emit(operation("set", (made.value, held), name), ())
 
         python = evaluation.info(type).python
         table = DataTable(lambda: evaluation.info(type).fields, load, store)
@@ -194,14 +201,13 @@ class InstanceData:
     def new_record(self, kind: type) -> DataObject:
         """Return a new object of a class."""
         number = self.evaluation.class_number(kind, "object", ())
-        (value,) = tracer().emit(AssignOp("record", (), (number, ())), (RecordType(number),))
+        value = emit(operation("record", (), (number, ())), RecordType(number))
         return self.record(value, RecordType(number))
 
     def list(self, value: Value, type: ListType) -> Ref:
         item = self.evaluation.item_type(type)
-        is_number = item in NUMBERS
-        kind = LeafKind(TensorListType(type_in_program(item)), is_number)
-        (items,) = tracer().emit(AssignOp("copy", (value,)), (kind.type,))
+        kind = list_of(type_in_program(item), number=item in NUMBERS)
+        items = emit(operation("copy", (value,)), kind.type)
         return tracer().heap.list_of(wrap(items, kind))
 
     # -- values of the program as data ------------------------------------------------------------
@@ -211,7 +217,8 @@ class InstanceData:
         kind = kind_of(value)
         match value:
             case DataObject() | DataUnion():
-                return value.stored.type
+                held: Any = value.stored.type
+                return held
             case _ if kind is not None and not isinstance(kind.type, TensorListType):
                 return self.data_type(kind)
             case None:
@@ -240,8 +247,7 @@ class InstanceData:
     def type_of_list(self, items: Any, place: Any) -> ListType:
         cell = self.evaluation.cell((place, "items"))
         if isinstance(items, TracedList):
-            element = LeafKind(items.memory.state.base.list.element, items.numbers)
-            found = [self.data_type(element)]
+            found = [self.data_type(element_kind(items))]
         else:
             found = [self.type_at(item, (place, "items")) for item in items]
         for kind in found:
@@ -250,18 +256,19 @@ class InstanceData:
 
     def data_type(self, kind: LeafKind) -> DataType:
         """Return the type of data that a leaf has."""
-        if kind.number:
-            return OF_NUMBERS[kind.type.dtype]
-        return kind.type
+        type: Any = kind.type
+        return OF_NUMBERS[type.dtype] if kind.number else type
 
     def unified(self, first: LeafKind, second: LeafKind) -> LeafKind:
-        return LeafKind(union((self.data_type(first), self.data_type(second))), False)
+        return leaf(union((self.data_type(first), self.data_type(second))))
 
     def unified_lists(self, first: LeafKind, second: LeafKind) -> LeafKind | None:
-        if not isinstance(first.type, TensorListType) or not isinstance(second.type, TensorListType):
-            return None
-        items = (LeafKind(kind.type.element, kind.number) for kind in (first, second))
-        return LeafKind(TensorListType(union(map(self.data_type, items))), False)
+        """Return the kind of list that can hold the items of both; None if one is no list."""
+        kinds = list[LeafKind]()
+        for kind in (first, second):
+            if isinstance(kind.type, TensorListType):
+                kinds.append(leaf(kind.type.element, number=kind.number))
+        return list_of(union(map(self.data_type, kinds))) if len(kinds) == 2 else None
 
     def kind_of_items(self, items: Sequence[Any]) -> LeafKind | None:
         """Return the kind of the items of a list that holds data; None if some are no data."""
@@ -269,25 +276,24 @@ class InstanceData:
             found = union(self.type_at(item, "items of lists") for item in items)
         except Abort:
             return None
-        return LeafKind(found, False)
+        return leaf(found)
 
     def kind_with(self, items: LeafKind, item: Any) -> LeafKind:
         """Return the kind of the items of a list to which an item is added."""
         known, place = kind_of(item), "items of lists"
         if known == items:
             return items
-        return LeafKind(union((self.data_type(items), self.type_at(item, place))), False)
+        return leaf(union((self.data_type(items), self.type_at(item, place))))
 
     def value_at(self, value: Any, type: DataType) -> Value:
         """Return a value of the interpreter as one of the Program, of a type that `type_at` has
         found."""
-        state = tracer()
         match value:
             case DataObject() | DataUnion():
                 return value.value
             case None | str():
                 kind = Scalar.NONE if value is None else Scalar.STR
-                return state.emit(AssignOp("copy", (Literal(value),)), (kind,))[0]
+                return emit(operation("copy", (Literal(value),)), kind)
             case tuple():
                 kinds = next(
                     x.items
@@ -295,13 +301,12 @@ class InstanceData:
                     if isinstance(x, TupleType) and len(x.items) == len(value)
                 )
                 items = tuple(map(self.value_at, value, kinds))
-                made = TupleType(kinds)
-                return state.emit(AssignOp("tuple", items), (made,))[0]
+                return emit(operation("tuple", items), TupleType(kinds))
             case Either():
 
                 def option(held: Any) -> Any:
                     given = self.value_at(held, type)
-                    (made,) = state.emit(AssignOp("copy", (given,)), (type_in_program(type),))
+                    made = emit(operation("copy", (given,)), type_in_program(type))
                     return self.one_of(made, [])
 
                 return Hooks.use(value, option).value
@@ -309,9 +314,9 @@ class InstanceData:
                 kind = next(x for x in alternatives(type) if isinstance(x, ListType))
                 item = self.evaluation.item_type(kind)
                 items = value.table[ITEMS]
-                element = LeafKind(TensorListType(type_in_program(item)), item in NUMBERS)
+                element = list_of(type_in_program(item), number=item in NUMBERS)
                 held = materialize(list(items) if isinstance(items, tuple) else items, element)
-                return state.emit(AssignOp("copy", (held,)), (kind,))[0]
+                return emit(operation("copy", (held,)), kind)
             case _:
                 kind = kind_of(value)
                 assert kind is not None
@@ -329,86 +334,3 @@ class InstanceData:
             return NotImplemented
         args = tuple(x.value if isinstance(x, DataObject) else Literal(x) for x in (first, second))
         return self.made(name, args, Scalar.BOOL)
-
-
-def capture_instance(
-    fn: Callable[..., Any],
-    parameters: Sequence[tuple[str, DataType]],
-    evaluation: Any,
-    options: Options,
-) -> tuple[Program, InstanceData, Any]:
-    """Return the Program of a function for an instance, and the structure of its result."""
-    hints = Hints()
-    keeps_apart = False
-    with capturing(), intercepted_output(), unbounded():
-        for _ in range(40):
-            evaluation.changed = False
-            state = Tracer(options)
-            state.hints, state.keeps_apart = hints, keeps_apart
-            state.data = InstanceData(evaluation)
-            state.heap = PythonHeap(Outside())
-            interpreter = PythonInterpreter(state.heap)
-            try:
-                with state.sizes.inferring(), activate(state), recording(), interpreting(interpreter):
-                    found = _captured(state, interpreter, fn, parameters)
-                if not evaluation.changed:
-                    return found
-            except (Replan, RestartRound):
-                continue
-            except KeepApart:
-                keeps_apart = True
-            except (Abort, NeedsUnroll, NeedsPeel, UnknownResult, NoAlternative) as signal:
-                raise signal.abort.error from None
-    raise CaptureError(
-        "the types of this function's values keep growing",
-        remedy="annotate its data, or keep values of fewer types in one place",
-    )
-
-
-def _captured(
-    state: Tracer,
-    interpreter: PythonInterpreter,
-    fn: Callable[..., Any],
-    parameters: Sequence[tuple[str, DataType]],
-) -> tuple[Program, InstanceData, Any]:
-    context = FunctionContext("main")
-    with state.region(context) as region:
-        values = [state.param(type_in_program(type), name) for name, type in parameters]
-        given = [
-            state.data.wrap(value, type)
-            for value, (_, type) in zip(values, parameters, strict=True)
-        ]
-        result = interpreter.calls.call(state.heap.adopt(fn), tuple(given), {})
-        yields = list[Value]()
-        spec = _flattened(state.heap, result, yields)
-        block = region.scope.block
-        block.params, block.yields = tuple(values), tuple(yields)
-        state.close_function(context, block)
-        functions = reachable_functions(Function("main", block), state.functions)
-    constants = {c.key: c.tensor for c in state.constants.values()}
-    return Program(functions, constants), state.data, spec
-
-
-def _flattened(heap: PythonHeap, value: Any, yields: list[Value]) -> Any:
-    """Return the structure of a result, with numbers of the values that the Program yields."""
-    kind = kind_of(value)
-    if kind is not None:
-        yields.append(materialize(value, kind))
-        return ("leaf", len(yields) - 1)
-    if isinstance(value, Ref):
-        items = value.table[ITEMS]
-        if isinstance(items, dict):
-            return (value.kind, {k: _flattened(heap, v, yields) for k, v in items.items()})
-        if isinstance(items, tuple):
-            return (list, [_flattened(heap, item, yields) for item in items])
-        return _flattened(heap, items, yields)
-    if isinstance(value, tuple):
-        return (tuple, [_flattened(heap, item, yields) for item in value])
-    if heap.is_own(value):
-        table = heap.table_of(value)
-        return (type(value), {k: _flattened(heap, v, yields) for k, v in table.items()})
-    if isinstance(value, Either):
-        data = tracer().data
-        yields.append(data.value_at(value, data.type_at(value, "the result")))
-        return ("leaf", len(yields) - 1)
-    return ("static", value)

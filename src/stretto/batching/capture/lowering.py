@@ -1,9 +1,9 @@
 """From the captured Program of a function for one instance to an InstanceProgram.
 
-The Program is in SSA form: blocks yield, lists are values. Here results of branches and loops become
-variables, and lists and numbers become Python data: an operator on numbers is a primitive, a list that
-nothing reads any more is changed in place. The other operators are recorded for the batch. A number
-in a tensor is read where Python data or control needs it.
+The Program is in SSA form: blocks yield, lists are values. Here results of branches and loops
+become variables, and lists and numbers become Python data: an operator on numbers is a primitive, a
+list that nothing reads any more is changed in place. The other operators are recorded for the
+batch. A number in a tensor is read where Python data or control needs it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
+from stretto.batching.capture.instance_data import InstanceData
+from stretto.batching.frontend.evaluation import Evaluation
+from stretto.batching.frontend.frame import tensor_type
 from stretto.batching.instance_program import InstanceProgram, instance_program, program_operator
 from stretto.errors import CaptureError
 from stretto.ir.core import Block, Function, Literal, Op, Operand, Program, Value, Variable
@@ -54,6 +59,7 @@ from stretto.ir.types import (
     DataType,
     DType,
     ListType,
+    RecordType,
     RowsType,
     Scalar,
     TensorListType,
@@ -71,6 +77,30 @@ _PRIMITIVES = {
     "logical_not": "not", "neg": "neg", "abs": "abs", "bitwise_not": "invert",
 }  # fmt: skip
 """The primitives that compute operators of ATen on numbers."""
+_MATH = frozenset(
+    [
+        "sqrt",
+        "exp",
+        "log",
+        "sin",
+        "cos",
+        "tan",
+        "tanh",
+        "floor",
+        "ceil",
+        "atan",
+        "asin",
+        "acos",
+        "sinh",
+        "cosh",
+    ]
+)
+_OF_LITERALS: dict[type, Scalar] = {
+    bool: Scalar.BOOL,
+    int: Scalar.INT,
+    float: Scalar.FLOAT,
+    str: Scalar.STR,
+}
 _FREE_OF_STRIDES = {"aten.view.default": "aten.reshape.default"}
 """Operators that depend on strides, which values of a Program have not, and what they compute."""
 _SCALARS = {DType.BOOL: Scalar.BOOL, DType.I64: Scalar.INT, DType.F64: Scalar.FLOAT}
@@ -80,16 +110,49 @@ def scalar_of(dtype: DType) -> Scalar:
     return Scalar.BOOL if dtype is DType.BOOL else Scalar.FLOAT if dtype.is_float else Scalar.INT
 
 
+@dataclass(frozen=True, slots=True)
+class YieldedResult:
+    """The part of a result that the Program yields as value number `number`."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedResult:
+    """A part of a result that is the same for all instances."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MadeResult:
+    """A container or an object that the function makes, with its parts by position or name."""
+
+    kind: type
+    parts: dict[Any, ResultPart]
+
+
+ResultPart = YieldedResult | SharedResult | MadeResult
+
+
 @dataclass(eq=False)
-class Lowering:
-    """Lowers a Program. is_number: True for a value that is a Python number."""
+class InstanceLowering:
+    """Lowers a Program. result: the structure of what the main function returns."""
 
     program: Program
-    is_number: Callable[[Value], bool]
-    evaluation: Any
-    spec: Any
-    functions: dict[str, InstanceFunction] = field(default_factory=dict)
-    cells: dict[Value, int] = field(default_factory=dict)
+    data: InstanceData
+    result: ResultPart
+    functions: dict[str, InstanceFunction] = field(default_factory=dict[str, InstanceFunction])
+    cells: dict[Value, int] = field(default_factory=dict[Value, int])
+    """The cell of each list."""
+
+    @property
+    def evaluation(self) -> Evaluation:
+        return self.data.evaluation
+
+    def is_number(self, value: Value) -> bool:
+        """True for a value that the capture knows as a Python number."""
+        return value in self.data.numbers
 
     numbers: set[Value] = field(default_factory=set)
     """Values that are Python numbers wherever they come from."""
@@ -99,9 +162,9 @@ class Lowering:
             pass
         self.find_cells()
         for function in self.program.functions.values():
-            FunctionLowering(self, function).declare()
+            InstanceFunctionLowering(self, function).declare()
         for function in self.program.functions.values():
-            FunctionLowering(self, function).lower()
+            InstanceFunctionLowering(self, function).lower()
         infos = self.evaluation.classes.infos
         return instance_program(self.functions.values(), infos, self.evaluation.cells)
 
@@ -169,6 +232,7 @@ class Lowering:
 
         every: list[Value] = []
         known: dict[Value, int] = {}
+        of_numbers = set(self.data.numbers)
         for function in self.program.functions.values():
             every += function.params
             for op in function.body.walk():
@@ -178,6 +242,11 @@ class Lowering:
                 match op:
                     case ListPushOp(found) | ListExtendOp(found) | ListSetOp(found):
                         join([(op.result, found)])
+                        items = op.operands[1:]
+                        if not isinstance(op, ListExtendOp) and self.is_host(items[-1]):
+                            of_numbers.add(found)
+                    case ListNewOp(items) if items and all(map(self.is_host, items)):
+                        of_numbers.add(op.result)
                     case ListPopOp(found):
                         join([(op.results[0], found)])
                     case IfOp(_, then, orelse):
@@ -193,10 +262,12 @@ class Lowering:
                         called = self.program.functions[name]
                         join(zip(called.params, arguments, strict=True))
                         join(zip(op.results, called.body.yields, strict=True))
-                    case AssignOp(op="copy", args=(Value(type=ListType(cell)),)):
-                        known[op.result] = cell
-                    case AssignOp(op="copy", args=(Value(type=TensorListType()) as held,)):
-                        known[held] = op.result.type.cell  # type: ignore[union-attr]
+                    case AssignOp(op="copy") if op.operands:
+                        sides = (op.result, op.operands[0])
+                        for value, other in (sides, sides[::-1]):
+                            its: Any = other.type
+                            if isinstance(its, ListType):
+                                known[value] = its.cell
                     case _:
                         pass
         groups: dict[Value, list[Value]] = {}
@@ -206,17 +277,15 @@ class Lowering:
         for members in groups.values():
             given = [self.evaluation.merged_cell(known[v]) for v in members if v in known]
             cell = given[0] if given else self.evaluation.new_cell()
+            are_numbers = not of_numbers.isdisjoint(members)
             for value in members:
                 self.cells[value] = cell
                 item = value.list.element
-                if isinstance(item, TensorType) and item.is_scalar and item.dtype in _SCALARS:
-                    kind: DataType = _SCALARS[item.dtype]  # lists of numbers
-                else:
-                    kind = item
+                kind: DataType = _SCALARS[item.dtype] if are_numbers else item
                 self.evaluation.cells[cell] = union((self.evaluation.cells[cell], kind))
 
     def type_of(self, value: Value) -> DataType:
-        type = value.type
+        type: Any = value.type
         if isinstance(type, TensorListType):
             return ListType(self.cells[value])
         if isinstance(type, TensorType):
@@ -224,17 +293,19 @@ class Lowering:
                 return scalar_of(type.dtype)
             if type.shape and not isinstance(type.shape[0], int):
                 return RowsType(TensorType(type.dtype, type.shape[1:]))
-        return type  # type: ignore[return-value]
+        return type
 
 
 Path = tuple[int, ...]
 
 
 @dataclass(eq=False)
-class FunctionLowering:
-    whole: Lowering
+class InstanceFunctionLowering:
+    whole: InstanceLowering
     function: Function
     values: dict[Value, Operand] = field(default_factory=dict)
+    parts: dict[ResultPart, Operand] = field(default_factory=dict[ResultPart, Operand])
+    """The parts of the result that are built."""
     host: set[Value] = field(default_factory=set)
     """Values that are Python numbers, not tensors."""
     constants: dict[Value, Any] = field(default_factory=dict)
@@ -276,7 +347,7 @@ class FunctionLowering:
         self.ops(self.function.body, ())
         body = self.function.body
         if self.is_main:
-            operand = self.built(self.whole.spec)
+            operand = self.built(self.whole.result)
             made.result = self.type_of_operand(operand)
         else:
             leaves = [self.yielded(value, self.number_type(value)) for value in body.yields]
@@ -303,7 +374,7 @@ class FunctionLowering:
             self.uses.setdefault(value, []).append((*path, len(block.ops)))
 
     def is_last_use(self, value: Value, home: Path) -> bool:
-        """True if nothing reads a value after the op at `self.path`. home: the block that has it."""
+        """True if nothing reads a value after the op at `self.path`. home: its block."""
         here = self.path
         for depth in range(len(home), len(here) - 1):
             if depth % 2 and self.kinds.get(here[: depth + 1]) in ("WhileOp", "ForOp"):
@@ -339,14 +410,14 @@ class FunctionLowering:
         if isinstance(operand, Variable):
             return operand.type
         held = operand.value
-        return {bool: Scalar.BOOL, int: Scalar.INT, float: Scalar.FLOAT, str: Scalar.STR}.get(
-            type(held), Scalar.NONE
-        )
+        return Scalar.NONE if held is None else _OF_LITERALS[type(held)]
 
     def emit(self, op: Op) -> None:
         self.out.append(op)
 
-    def assign(self, op: str, args: Sequence[Operand], type: DataType, detail: Any = None) -> Variable:
+    def assign(
+        self, op: str, args: Sequence[Operand], type: DataType, detail: Any = None
+    ) -> Variable:
         target = self.fresh(type)
         self.emit(AssignOp(op, tuple(args), detail, results=(target,), location=self.location))
         return target
@@ -422,8 +493,8 @@ class FunctionLowering:
                     return
                 made = self.assign(name, operands, self.whole.type_of(op.result), detail)
                 self.bind(op.result, made)
-            case ReadOp(tensor=tensor):
-                self.bind(op.result, self.number(tensor))
+            case ReadOp():
+                self.bind(op.result, self.number(op.operands[0]))
             case CheckOp(condition, failure, detail):
                 self.check(condition, failure, detail)
             case IfOp():
@@ -489,14 +560,12 @@ class FunctionLowering:
         if op.result.tensor.shape or (op.kwargs and name not in ("_to_copy", "div")):
             return None
 
-        def plain(item: Any) -> Operand | None:
-            if isinstance(item, Value):
-                return self.number(item)
-            return Literal(item) if isinstance(item, bool | int | float) else None
-
-        args = [plain(item) for item in op.args]
-        if any(arg is None for arg in args):
+        if not all(isinstance(item, Value | bool | int | float) for item in op.args):
             return None
+        args = [
+            self.number(item) if isinstance(item, Value) else Literal(item)  # type: ignore[arg-type]
+            for item in op.args
+        ]
         if name in ("_to_copy", "clone", "alias"):
             (value,) = args
             before = self.type_of_operand(value)
@@ -508,9 +577,7 @@ class FunctionLowering:
         if name == "where":
             flag, one, other = args
             target = self.fresh(kind)
-            arms = [
-                body_of([AssignOp("copy", (x,), results=(target,))]) for x in (one, other)
-            ]
+            arms = [body_of([AssignOp("copy", (x,), results=(target,))]) for x in (one, other)]
             self.emit(IfOp(flag, *arms))  # type: ignore[arg-type]
             return target
         if name == "rsub":
@@ -520,15 +587,24 @@ class FunctionLowering:
             if mode != "floor":
                 return None
             name = "floor_divide"
+        if name in _MATH and len(args) == 1:
+            return self.assign("math", args, kind, name)  # type: ignore[arg-type]
         found = _PRIMITIVES.get(name)
         if found is None or len(args) > 2:
             return None
         if found in ("and", "or", "xor") and name.startswith("logical"):
             args = [
-                x if self.type_of_operand(x) is Scalar.BOOL else self.assign("truth", (x,), Scalar.BOOL)
+                x
+                if self.type_of_operand(x) is Scalar.BOOL
+                else self.assign("truth", (x,), Scalar.BOOL)
                 for x in args
             ]
         return self.assign(found, args, kind)  # type: ignore[arg-type]
+
+    def truth(self, operand: Operand) -> Operand:
+        if self.type_of_operand(operand) is Scalar.BOOL:
+            return operand
+        return self.assign("truth", (operand,), Scalar.BOOL)
 
     def check(self, condition: Value, failure: Any, detail: Value | None) -> None:
         flag = self.number(condition)
@@ -734,31 +810,37 @@ class FunctionLowering:
 
     # -- the result ------------------------------------------------------------------------------
 
-    def built(self, spec: Any) -> Operand:
-        """Return the result of the function in its structure."""
-        kind, held = spec
-        if kind == "leaf":
-            value = self.function.body.yields[held]
-            type = self.whole.type_of(value)
-            return self.yielded(value, type)
-        if kind == "static":
-            return Literal(held)
-        if kind is tuple:
-            items = [self.built(item) for item in held]
-            return self.assign("tuple", items, TupleType(tuple(map(self.type_of_operand, items))))
-        if kind is list:
-            items = [self.built(item) for item in held]
-            cell = self.whole.evaluation.new_cell(union(map(self.type_of_operand, items)))
-            return self.assign("list", items, ListType(cell), False)
-        named = {name: self.built(item) for name, item in held.items()}
-        shape = "dict" if kind is dict else "object"
-        evaluation = self.whole.evaluation
-        number = evaluation.class_number(kind, shape, tuple(named))
-        from stretto.ir.types import RecordType
+    def built(self, part: ResultPart) -> Operand:
+        """Return a part of the result as data."""
+        if part not in self.parts:
+            self.parts[part] = self.new_part(part)
+        return self.parts[part]
 
-        for name, operand in named.items():
+    def new_part(self, part: ResultPart) -> Operand:
+        match part:
+            case YieldedResult(number):
+                value = self.function.body.yields[number]
+                return self.yielded(value, self.whole.type_of(value))
+            case SharedResult(None | bool() | int() | float() | str() as value):
+                return Literal(value)
+            case SharedResult(torch.Tensor() as tensor):
+                return self.assign("shared", (), tensor_type(tensor), tensor)
+            case SharedResult(value):
+                raise CaptureError(f"a {type(value).__name__} is returned")
+            case MadeResult():
+                pass
+        evaluation, kind = self.whole.evaluation, part.kind
+        items = [self.built(item) for item in part.parts.values()]
+        types = list(map(self.type_of_operand, items))
+        if kind is tuple:
+            return self.assign("tuple", items, TupleType(tuple(types)))
+        if kind is list:
+            cell = evaluation.new_cell(union(types))
+            return self.assign("list", items, ListType(cell), False)
+        names = tuple(part.parts)
+        number = evaluation.class_number(kind, "dict" if kind is dict else "object", names)
+        for name, its in zip(names, types, strict=True):
             cell = evaluation.field_cell(RecordType(number), name)
-            evaluation.cells[cell] = union((evaluation.cells[cell], self.type_of_operand(operand)))
-        return self.assign(
-            "record", list(named.values()), RecordType(number), (number, tuple(named))
-        )
+            assert cell is not None
+            evaluation.cells[cell] = union((evaluation.cells[cell], its))
+        return self.assign("record", items, RecordType(number), (number, names))

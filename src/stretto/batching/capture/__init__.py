@@ -1,0 +1,204 @@
+"""Capture of a function for one instance of a batch: its arguments are Python data of known types.
+
+The interpreter of `frontends.python` reads the function, as for `stretto.compile`: what is the
+same for all instances is computed at once, and branches, loops and recursions on data are those of
+the Program. Only the arguments differ: they are values of the data dialect (`instance_data`).
+`lowering` makes an InstanceProgram of the captured Program.
+
+`stretto.batch` does not use it yet (docs/decisions/2026-11-30-batches-by-capture.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stretto.batching.capture.instance_data import InstanceData, type_in_program
+from stretto.batching.capture.lowering import (
+    InstanceLowering,
+    MadeResult,
+    ResultPart,
+    SharedResult,
+    YieldedResult,
+)
+from stretto.batching.frontend.evaluation import Evaluation, RestartRound
+from stretto.batching.instance_program import InstanceProgram
+from stretto.errors import CaptureError
+from stretto.frontends.python.calls.output_journal import intercepted_output
+from stretto.frontends.python.guards.guards import Guards
+from stretto.frontends.python.guards.reading import Exempt
+from stretto.frontends.python.interpreter.capture import capturing, interpreting, unbounded
+from stretto.frontends.python.interpreter.execution import PythonInterpreter
+from stretto.frontends.python.interpreter.heap import ITEMS, PythonHeap, Ref
+from stretto.frontends.python.interpreter.outside import Outside
+from stretto.frontends.python.operators.dispatch import recording
+from stretto.frontends.python.results.programs import reachable_functions
+from stretto.frontends.python.tracing.history import Hints
+from stretto.frontends.python.tracing.signals import (
+    Abort,
+    KeepApart,
+    NeedsPeel,
+    NeedsUnroll,
+    NoAlternative,
+    Replan,
+    UnknownResult,
+    fail,
+)
+from stretto.frontends.python.tracing.tensor import FunctionContext
+from stretto.frontends.python.tracing.tracer import Tracer, activate, tracer
+from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.leaves import kind_of, materialize
+from stretto.ir.core import Function, Program, Value
+from stretto.ir.types import DataType
+from stretto.options import Options
+
+_TRIES = 60
+"""Number of times that a capture starts again because types have grown, or hints were found."""
+
+Parameters = Sequence[tuple[str, DataType]]
+"""Names of parameters, with the types of instances there."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedInstance:
+    """A function captured for one instance. result: the structure of what it returns."""
+
+    program: Program
+    data: InstanceData
+    result: ResultPart
+    guards: Guards
+
+    def lowered(self) -> InstanceProgram:
+        """Return the InstanceProgram."""
+        return InstanceLowering(self.program, self.data, self.result).run()
+
+
+def capture_instance(
+    fn: Callable[..., Any],
+    parameters: Parameters,
+    evaluation: Evaluation,
+    options: Options,
+    keywords: Parameters = (),
+    static: dict[str, Any] | None = None,
+) -> CapturedInstance:
+    """Capture a function for instances of these types.
+
+    parameters: its positional arguments. keywords: keyword arguments that are data; `static` has
+    the others. evaluation: classes and the types in cells; both grow. Raises CaptureError.
+    """
+    hints, keeps_apart = Hints(), False
+    with capturing(), intercepted_output(), unbounded():
+        for _ in range(_TRIES):
+            evaluation.changed = False
+            state = Tracer(options)
+            state.hints, state.keeps_apart = hints, keeps_apart
+            state.data = InstanceData(evaluation)
+            state.heap = PythonHeap(Outside())
+            interpreter = PythonInterpreter(state.heap)
+            try:
+                with (
+                    state.sizes.inferring(),
+                    activate(state),
+                    recording(),
+                    interpreting(interpreter),
+                ):
+                    found = _captured(state, interpreter, fn, parameters, keywords, static or {})
+                if not evaluation.changed:
+                    return found
+            except (Replan, RestartRound):
+                continue
+            except KeepApart:
+                keeps_apart = True
+            except (Abort, NeedsUnroll, NeedsPeel, UnknownResult, NoAlternative) as signal:
+                raise signal.abort.error from None
+    raise CaptureError(
+        "the types of this function's values keep growing",
+        remedy="annotate its data, or keep values of fewer types in one place",
+    )
+
+
+def _captured(
+    state: Tracer,
+    interpreter: PythonInterpreter,
+    fn: Callable[..., Any],
+    parameters: Parameters,
+    keywords: Parameters,
+    static: dict[str, Any],
+) -> CapturedInstance:
+    context, heap, data = FunctionContext("main"), interpreter.heap, state.data
+    with state.region(context) as region:
+        every = (*parameters, *keywords)
+        values = [state.param(type_in_program(type), name) for name, type in every]
+        given = [data.wrap(value, type) for value, (_, type) in zip(values, every, strict=True)]
+        named = {name: heap.adopt(value) for name, value in static.items()}
+        named |= dict(zip((n for n, _ in keywords), given[len(parameters) :], strict=True))
+        result = interpreter.calls.call(heap.adopt(fn), tuple(given[: len(parameters)]), named)
+        interpreter.generators.check_dropped()
+        _check_outside(state, heap)
+        yields = list[Value]()
+        structure = _structure(heap, result, yields, {})
+        block = region.scope.block
+        block.params, block.yields = tuple(values), tuple(yields)
+        state.close_function(context, block)
+    functions = reachable_functions(Function("main", block), state.functions)
+    constants = {c.key: c.tensor for c in state.constants.values()}
+    guards = heap.outside.log.guards(Exempt())
+    return CapturedInstance(Program(functions, constants), data, structure, guards)
+
+
+def _check_outside(state: Tracer, heap: PythonHeap) -> None:
+    """Fail if the function changes what outlives the call, or prints."""
+    for change in heap.changes(0).values():
+        if not heap.is_born_after(change.table, 0) and change.new is not change.old:
+            fail(
+                f"'{change.key}' of an object that all instances share is changed",
+                "return the new value",
+            )
+    if heap.journal.sites:
+        fail("a function for one instance prints, warns or logs", "do it outside of the batch")
+    for constant in state.constants.values():
+        if constant.memory.state.base != constant.key:
+            fail(
+                "a tensor that all instances share is changed in place",
+                "compute a new tensor, and return it",
+            )
+
+
+def _structure(
+    heap: PythonHeap, value: Any, yields: list[Value], seen: dict[int, ResultPart]
+) -> ResultPart:
+    """Return the structure of a result. yields: gets the values that the Program yields for it.
+    seen: the structures of the objects in it, by id."""
+    if id(value) in seen:
+        return seen[id(value)]
+    kind, data = kind_of(value), tracer().data
+
+    def leaf(made: Value) -> YieldedResult:
+        yields.append(made)
+        return YieldedResult(len(yields) - 1)
+
+    def made(kind: type, items: dict[Any, Any]) -> MadeResult:
+        parts = {key: _structure(heap, item, yields, seen) for key, item in items.items()}
+        return MadeResult(kind, parts)
+
+    if kind is not None:
+        return leaf(materialize(value, kind))
+    if isinstance(value, Either):
+        return leaf(data.value_at(value, data.type_at(value, "the result")))
+    if isinstance(value, tuple):
+        return made(tuple, dict(enumerate(value)))
+    if isinstance(value, Ref):
+        items = value.table[ITEMS]
+        if isinstance(items, dict):
+            found: ResultPart = made(value.kind, items)
+        elif isinstance(items, tuple):
+            found = made(value.kind, dict(enumerate(items)))
+        else:
+            found = _structure(heap, items, yields, seen)
+    elif heap.is_own(value):
+        found = made(type(value), heap.table_of(value))
+    else:
+        return SharedResult(value)
+    seen[id(value)] = found
+    return found
