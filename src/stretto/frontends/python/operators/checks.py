@@ -31,6 +31,7 @@ from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.symbolic_sizes import hint
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, data_dependent_shape, tracer
+from stretto.frontends.python.values.data_dependent_sizes import plain
 from stretto.frontends.python.values.raises import check, require
 from stretto.frontends.python.values.scalars import concrete, flag_of
 from stretto.ir.core import Block
@@ -427,6 +428,23 @@ def _index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> A
     return NotImplemented
 
 
+def _unfold(x: Any, dim: int, size: Any, step: Any) -> Any:
+    """Check the size of the windows, which torch's own rule does not if sizes decide it."""
+    check(plain(size >= 0), "RuntimeError", "the size of windows must be >= 0")
+    return NotImplemented
+
+
+def _reflection_pad(x: Any, padding: Any) -> Any:
+    """Check the sizes and the widths of the border, which torch's decomposition does not."""
+    for size in x.shape[-1 - len(padding) // 2 :]:
+        check(plain(size != 0), "RuntimeError", "Expected non-zero dimensions for input")
+    for place, width in enumerate(padding):
+        fits = width < x.shape[-1 - place // 2]
+        message = "Padding size should be less than the corresponding input dimension"
+        check(plain(fits), "RuntimeError", message)
+    return NotImplemented
+
+
 def check_classes(index: Any, classes: int) -> None:
     """Emit the checks of `one_hot`."""
     check_all(index >= 0, "RuntimeError", "Class values must be non-negative.")
@@ -444,6 +462,10 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.max_unpool2d.default: _max_unpool,
     aten.max_unpool3d.default: _max_unpool,
     aten.index_add.default: _index_add,
+    aten.unfold.default: _unfold,
+    aten.reflection_pad1d.default: _reflection_pad,
+    aten.reflection_pad2d.default: _reflection_pad,
+    aten.reflection_pad3d.default: _reflection_pad,
     aten.index_put.default: _index_put,
     aten.binary_cross_entropy.default: _binary_cross_entropy,
 }
