@@ -155,3 +155,15 @@ def test_writes_at_a_position_that_sizes_decide(write: Any, backend: str) -> Non
         return x + 1
 
     assert_as_eager(function, backend, of_sizes())
+
+
+def test_a_check_that_needs_what_it_checks_stays() -> None:
+    """Nobody reads the tensor that grows in the loop, except for the next check."""
+
+    def function(x: Tensor, y: Tensor) -> int:
+        rows = y.shape[0]
+        for _ in range(rows):
+            x = torch.cat([x, x[rows - 1][None]])
+        return rows
+
+    assert_as_eager(function, "interpreter", of_sizes())
