@@ -101,7 +101,8 @@ class Callables:
             rule = self.interpreter.rules.get(function)
         except TypeError:
             rule = None
-        if any(id(x) in self.heap.own for x in args) and native_code.is_function_of_torch(function):
+        is_own = not self.heap.own.keys().isdisjoint(map(id, args))
+        if is_own and native_code.is_function_of_torch(function):
             found = self._overloaded(function, args, kwargs)
             if found is not NotImplemented:
                 return found

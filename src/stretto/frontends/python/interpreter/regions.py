@@ -143,6 +143,8 @@ class Regions:
         """Return a value that is surely there; the program checks it, if only the run knows."""
         if isinstance(value, Poison):
             value.fail()
+        if type(value) is not Either:
+            return value
         found = self.is_bound(value)
         if found is True or found is False:
             return value

@@ -57,13 +57,20 @@ def mapped(function: Callable[[Any], Any], item: Any) -> Any:
 
 def tensors_of(item: Any) -> list[torch.Tensor]:
     """Return the tensors among the arguments of an operator."""
+    found = list[torch.Tensor]()
+    _add_tensors(item, found)
+    return found
+
+
+def _add_tensors(item: Any, found: list[torch.Tensor]) -> None:
+    if type(item) in _PLAIN:
+        return
     if isinstance(item, torch.Tensor):
-        return [item]
-    if isinstance(item, dict):
-        item = item.values()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    elif not isinstance(item, list | tuple):
-        return []
-    return [tensor for part in item for tensor in tensors_of(part)]  # pyright: ignore[reportUnknownVariableType]
+        found.append(item)
+    elif isinstance(item, (list, tuple, dict)):
+        parts: Any = item.values() if isinstance(item, dict) else item  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        for part in parts:
+            _add_tensors(part, found)
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
