@@ -108,6 +108,8 @@ class Callables:
                 return found
         if rule is not None:
             return rule(*args, **kwargs)
+        if type(function) is types.FunctionType:
+            return self.function(function, args, kwargs)
         match function:
             case BoundMethod():
                 return self.interpreter.containers.method_call(
@@ -130,8 +132,6 @@ class Callables:
                 return function.run(*args)
             case types.MethodType():
                 return self.method(function, args, kwargs)
-            case types.FunctionType():
-                return self.function(function, args, kwargs)
             case functools.partial():
                 inner, before, named = self.parts_of_partial(function)
                 return self.call(inner, (*before, *args), {**named, **kwargs})

@@ -416,12 +416,12 @@ class PythonHeap:
     def table_of(self, holder: Any) -> Table:
         """Return the table of an object, a cell or a namespace: what the program has read of it,
         or set."""
-        if isinstance(holder, HeapObject):
+        if issubclass(type(holder), HeapObject):
             return holder.table
-        key = id(holder)
-        if key not in self.tables:
-            self.tables[key] = holder, {}
-        return self.tables[key][1]
+        known = self.tables.get(id(holder))
+        if known is None:
+            self.tables[id(holder)] = known = holder, {}
+        return known[1]
 
     def field(self, holder: Any, key: Any) -> Any:
         """Return the value of a place; MISSING if it has none."""
@@ -429,7 +429,7 @@ class PythonHeap:
         found = table.get(key, MISSING)
         if found is not MISSING or key in table or id(holder) in self.own:
             return found
-        real = holder.origin if isinstance(holder, HeapObject) else holder
+        real = holder.origin if issubclass(type(holder), HeapObject) else holder
         if real is None:
             return MISSING
         self.read.add((id(table), key))

@@ -225,9 +225,12 @@ def _are_of(sizes: Sequence[Any], symbols: frozenset[Any]) -> bool:
 
 
 def _layout(item: torch.Tensor) -> FakeLayout:
-    elements = item.untyped_storage().nbytes() // item.element_size()
-    shape, strides = tuple(item.shape), tuple(item.stride())
-    return shape, strides, item.dtype, item.device, int(item.storage_offset()), elements
+    elements: int | None = item.untyped_storage().nbytes() // item.element_size()
+    shape, strides, start = tuple(item.shape), tuple(item.stride()), int(item.storage_offset())
+    last = sum([(size - 1) * stride for size, stride in zip(shape, strides, strict=True)])
+    if not start and elements == (0 if 0 in shape else last + 1):
+        elements = None
+    return shape, strides, item.dtype, item.device, start, elements
 
 
 def _sized_layout(item: torch.Tensor) -> FakeLayout:
