@@ -158,3 +158,22 @@ def test_the_results_of_a_function_that_a_dead_call_is_to_are_dead() -> None:
     check_unchanged(once.format(check="", result="s"), CheckUnused())
     before, after = text.format(check="", result="r"), text.format(check=check, result="r")
     check_pass(before, CheckUnused(), after)
+
+
+def test_an_op_that_only_its_own_check_needs_is_no_substitute_for_the_check() -> None:
+    """What the loop carries is used by the check alone: without it the whole loop would go."""
+    check_unchanged(
+        f"""
+        func @main(%x: f32[8], %n: i64[]) -> (f32[8]) {{
+          %c = aten.mul.Tensor(%n, 1) : i64[]
+          %r = for %i in (0, 5, 1) carry (%p = %c) {{
+            {CHECK}(%p, 8, 1, "aten.select.int", 0, True)
+            %a = aten.select.int(%x, 0, %p) : f32[]
+            %b = aten._to_copy.default(%a, dtype=torch.int64) : i64[]
+            yield %b
+          }} : i64[]
+          return %x
+        }}
+        """,
+        CheckUnused(),
+    )

@@ -472,13 +472,18 @@ class _Conditions:
             self.tests.append(f"{place} == {dim}")
 
     def function(self, parameters: str, sizes: CallSizes) -> Any:
-        """Compile the function: it returns True if all tests, ranges and guards hold."""
+        """Compile the function: it returns True if all tests, ranges and guards hold. A guard that
+        divides by 0, or shifts by a negative number, does not hold."""
         tests = list(self.tests)
         for symbol in sizes.symbols:
             tests += [f"{symbol.low} <= {symbol.name}"] if symbol.low else []
             tests += [] if symbol.high is None else [f"{symbol.name} <= {symbol.high}"]
         tests += [f"({condition.text})" for condition in sizes.conditions]
-        text = [f"def fits({parameters}):", *self.lines]
-        text.append(f"  return {' and '.join(tests) or 'True'}")
+        text = [
+            f"def fits({parameters}):",
+            *self.lines,
+            f"  try: return {' and '.join(tests) or 'True'}",
+            "  except (ArithmeticError, ValueError): return False",
+        ]
         exec("\n".join(text), self.known)
         return self.known["fits"]

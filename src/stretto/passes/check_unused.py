@@ -58,9 +58,13 @@ class CheckUnused:
 
     def apply(self, program: Program) -> bool:
         changed = False
-        for name, live in _live_by_function(program).items():
-            visit = _Visit(live, _compared(program))
-            changed |= visit.block(program.functions[name].body, frozenset(), {})
+        checking = checking_functions(program)
+        for name, (live, results) in _live_by_function(program, checking).items():
+            function = program.functions[name]
+            others = effectful(function, checking, lambda op: is_effect(op) and not _is_check(op))
+            staying = live_values(function, others, results=results)
+            visit = _Visit(live, staying, _compared(program))
+            changed |= visit.block(function.body, frozenset(), {})
         return changed
 
 
@@ -70,10 +74,15 @@ def _compared(program: Program) -> frozenset[Symbol]:
     return frozenset(symbols_of_types(value.type for value in params))
 
 
-def _live_by_function(program: Program) -> dict[str, set[Value]]:
-    """Return the live values of each function; if every result of some call of it is dead, its
-    results count as dead."""
-    checking = checking_functions(program)
+def _is_check(op: Op) -> bool:
+    return isinstance(op, TensorOp) and op.target == CHECK
+
+
+def _live_by_function(
+    program: Program, checking: frozenset[str]
+) -> dict[str, tuple[set[Value], bool]]:
+    """Return the live values of each function, and if its results are; if every result of some
+    call of it is dead, its results count as dead."""
     unused: set[str] = set()
     while True:
         live: dict[str, set[Value]] = {}
@@ -84,16 +93,17 @@ def _live_by_function(program: Program) -> dict[str, set[Value]]:
             calls = (op for op in function.body.walk() if isinstance(op, CallOp))
             found.update(op.function for op in calls if live[name].isdisjoint(op.results))
         if found <= unused:
-            return live
+            return {name: (values, name not in unused) for name, values in live.items()}
         unused |= found
 
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """The walk over one function. `live`: the values that are used; `compared`: symbols that
-    guards have compared."""
+    """The walk over one function. `live`: the values that are used; `staying`: those that are used
+    by more than checks of positions; `compared`: symbols that guards have compared."""
 
     live: set[Value]
+    staying: set[Value]
     compared: frozenset[Symbol]
 
     def block(self, block: Block, around: frozenset[Key], bounds: Bounds) -> bool:
@@ -101,12 +111,12 @@ class _Visit:
         control reaches it. Return True if something changed."""
         known = {*around}
         for op in block.ops:
-            if isinstance(op, TensorOp) and not self.live.isdisjoint(op.results):
+            if isinstance(op, TensorOp) and not self.staying.isdisjoint(op.results):
                 known.update(one.key for one in positions_of(op))
         changed = False
         ops: list[Op] = []
         for op in block.ops:
-            is_check = isinstance(op, TensorOp) and op.target == CHECK
+            is_check = _is_check(op)
             is_dead = self.live.isdisjoint(op.results)
             checks = _checks_for(op, known, bounds) if is_dead else []
             ops.extend(checks if is_check else [*checks, op])

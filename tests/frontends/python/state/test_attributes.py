@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 import stretto
+from stretto.frontends.python.interpreter.heap import PythonHeap
+from stretto.frontends.python.interpreter.iterators import Iterators
 from tests.frontends.python.checks import check
 
 X = torch.ones(3)
@@ -205,3 +207,70 @@ def in_an_arm(held: Several, x: Tensor) -> Any:
 def test_an_order_that_depends_on_the_run_is_refused() -> None:
     with pytest.raises(stretto.CaptureError, match="decides the order of the attributes"):
         stretto.compile(in_an_arm, backend="interpreter")(Several(), X)
+
+
+def asked_again(held: Several, x: Tensor) -> Any:
+    seen = [repr(vars(held).get("a"))]
+    held.a = 2
+    seen.append(repr(vars(held).get("a")))
+    del held.b
+    seen.append(repr(vars(held).get("b")))
+    held.b = 3
+    seen += vars(held)
+    y = x
+    if x.sum() > 0:
+        held.a = 4
+        y = x + vars(held)["a"]
+    return y + vars(held)["a"], seen
+
+
+def test_all_attributes_are_read_anew_after_a_change() -> None:
+    ours, theirs = Several(), Several()
+    fast = stretto.compile(asked_again, backend="interpreter")
+    for value in (1.0, -1.0):
+        x = torch.full((2,), value)
+        assert repr(fast(ours, x)) == repr(asked_again(theirs, x))
+        assert repr(vars(ours)) == repr(vars(theirs))
+
+
+class Careful:
+    """Looks into all of its attributes when one is read."""
+
+    def __init__(self) -> None:
+        self.k = 1.0
+        for number in range(100):
+            setattr(self, f"other{number}", number)
+
+    def __getattribute__(self, name: str) -> Any:
+        assert "closed" not in super().__getattribute__("__dict__")
+        return super().__getattribute__(name)
+
+
+def test_attributes_are_not_all_read_again_for_each_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, field, read = Careful(), PythonHeap.field, list[Any]()
+
+    def counted(heap: PythonHeap, holder: Any, key: Any) -> Any:
+        read.append(key)
+        return field(heap, holder, key)
+
+    def function(x: Tensor) -> Tensor:
+        for name in [f"other{number}" for number in range(50)]:
+            x = x + getattr(held, name)
+        return x
+
+    monkeypatch.setattr(PythonHeap, "field", counted)
+    check(function, (X,))
+    assert read.count("other99") < 5
+
+
+def test_iterating_over_a_dict_does_not_search_the_heap(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = list[Any]()
+    monkeypatch.setattr(Iterators, "_is_in_use", lambda *_: searched.append(1))
+
+    def function(x: Tensor) -> Tensor:
+        for name, value in {"a": 1, "b": 2}.items():
+            x = x * value + len(name)
+        return x
+
+    check(function, (X,))
+    assert not searched

@@ -367,6 +367,7 @@ def select(input: Any, dim: Any, index: Any) -> Any:
 def squeeze(input: Any, dim: Any = None) -> Any:
     """`torch.squeeze` of a dim whose size data decide: a branch on that size being 1, since the
     result then has one dim less."""
+    dim = int(dim) if isinstance(dim, torch.SymInt) else dim
     given = range(input.dim()) if dim is None else (dim,) if isinstance(dim, int) else dim
     dims = [one % max(1, input.dim()) for one in given]
     decided = next(

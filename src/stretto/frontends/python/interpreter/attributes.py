@@ -53,8 +53,18 @@ if TYPE_CHECKING:
 HOST = (BoundMethod, IteratorRef, Indexed, Either, TracedList)
 """Classes of the interpreter, whose methods are not the program's."""
 
-_STOOD_FOR: dict[type, type] = {SizedTuple: tuple, TracedRange: range, Indexed: list}
-"""Python's class of sequences whose length only the run knows."""
+_WITHOUT_METHODS = (*HOST, torch.Tensor)
+_WITHOUT_HOOK = (*HOST, torch.Tensor, nn.Module)
+"""Classes whose `__getattr__` is no function of the program."""
+_NOTHING = contextlib.nullcontext()
+_WITHOUT_PLACES = (*HOST, torch.Tensor, type, types.ModuleType)
+"""Classes of values whose attributes are not places that only some runs have."""
+
+_STOOD_FOR: dict[type, type] = {
+    SizedTuple: tuple, TracedRange: range, Indexed: list, texts.TracedText: str,
+    torch.SymInt: int, torch.SymBool: bool, torch.SymFloat: float,
+}  # fmt: skip
+"""Python's class of values that only the call or the run knows."""
 
 
 def _check_thread(value: Any) -> None:
@@ -77,21 +87,13 @@ class Attributes:
         """True once the program has set attributes of classes."""
 
     def type_of(self, value: Any) -> type:
-        if isinstance(value, HeapObject):
-            return value.kind
-        if isinstance(value, DictView):
-            return type(getattr({}, value.name)())
-        if isinstance(value, TracedTensor):
-            return torch.Tensor if value.number is None else kind_of_number(value)
-        if texts.is_text(value):
-            return str
-        if isinstance(value, torch.SymInt):
-            return int
-        if isinstance(value, torch.SymBool):
-            return bool
-        if isinstance(value, torch.SymFloat):
-            return float
         kind = type(value)
+        if kind is TracedTensor:
+            return torch.Tensor if value.number is None else kind_of_number(value)
+        if issubclass(kind, HeapObject):
+            return value.kind
+        if kind is DictView:
+            return type(getattr({}, value.name)())
         return _STOOD_FOR.get(kind, kind)
 
     def is_instance(self, value: Any, kinds: Any) -> Any:
@@ -169,7 +171,7 @@ class Attributes:
     def method(self, value: Any, name: str) -> Any:
         """Return a special method, bound; MISSING if there is none, or the one that a class in C
         has under this name."""
-        if type(value) in ATOMS or isinstance(value, (*HOST, torch.Tensor)):
+        if type(value) in ATOMS or issubclass(type(value), _WITHOUT_METHODS):
             return MISSING
         kind = self.type_of(value)
         found = self.entry(kind, name)
@@ -210,11 +212,12 @@ class Attributes:
     ) -> Any:
         """Return `present` of an attribute that an object has in some runs only; `absent()` in the
         others, if its class has none. NotImplemented if every run or none has it."""
-        if type(value) in ATOMS or isinstance(value, (*HOST, torch.Tensor, type, types.ModuleType)):
+        if type(value) in ATOMS or issubclass(type(value), _WITHOUT_PLACES):
             return NotImplemented
         held, regions = self.heap.table_of(value).get(name), self.interpreter.regions
-        bound = regions.is_bound(held) if isinstance(held, Either) else True
-        kind = self.type_of(value)
+        if not isinstance(held, Either):
+            return NotImplemented
+        bound, kind = regions.is_bound(held), self.type_of(value)
         entry = MISSING if isinstance(bound, bool) else self.entry(kind, name)
         is_slot = isinstance(entry, types.MemberDescriptorType)
         if isinstance(bound, bool) or (self.descriptors.is_data(entry) and not is_slot):
@@ -236,11 +239,10 @@ class Attributes:
 
     def _catching_for(self, value: Any) -> Any:
         """Return a context in which an AttributeError is caught, if the class has `__getattr__`."""
-        hook = MISSING
-        if type(value) not in ATOMS and not isinstance(value, (*HOST, torch.Tensor, nn.Module)):
-            hook = self.entry(self.type_of(value), "__getattr__")
-        caught = self.interpreter.contexts.catching(AttributeError)
-        return contextlib.nullcontext() if hook is MISSING else caught
+        if type(value) in ATOMS or issubclass(type(value), _WITHOUT_HOOK):
+            return _NOTHING
+        hook = self.entry(self.type_of(value), "__getattr__")
+        return _NOTHING if hook is MISSING else self.interpreter.contexts.catching(AttributeError)
 
     def lookup(self, value: Any, name: str) -> Any:
         """Return an attribute; MISSING if there is none."""

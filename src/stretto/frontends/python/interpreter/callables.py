@@ -101,12 +101,15 @@ class Callables:
             rule = self.interpreter.rules.get(function)
         except TypeError:
             rule = None
-        if any(id(x) in self.heap.own for x in args) and native_code.is_function_of_torch(function):
+        is_own = not self.heap.own.keys().isdisjoint(map(id, args))
+        if is_own and native_code.is_function_of_torch(function):
             found = self._overloaded(function, args, kwargs)
             if found is not NotImplemented:
                 return found
         if rule is not None:
             return rule(*args, **kwargs)
+        if type(function) is types.FunctionType:
+            return self.function(function, args, kwargs)
         match function:
             case BoundMethod():
                 return self.interpreter.containers.method_call(
@@ -129,8 +132,6 @@ class Callables:
                 return function.run(*args)
             case types.MethodType():
                 return self.method(function, args, kwargs)
-            case types.FunctionType():
-                return self.function(function, args, kwargs)
             case functools.partial():
                 inner, before, named = self.parts_of_partial(function)
                 return self.call(inner, (*before, *args), {**named, **kwargs})

@@ -67,8 +67,8 @@ def outside_changes(heap: PythonHeap) -> Iterator[OutsideChange]:
     }
     refs = {id(ref.table): ref for _, ref in heap.refs.values() if isinstance(ref, Ref)}
     outside, moved = heap.outside, heap.moved()
-    changes = heap.changes(0)
-    for place in (*(place for place in changes if place not in moved), *moved):
+    changes = heap.changes(0, holders.keys() | refs.keys())
+    for place in (*(p for p in changes if p not in moved), *(p for p in moved if p in changes)):
         change = changes[place]
         ref = refs.get(place[0])
         if change.key is ITEMS:

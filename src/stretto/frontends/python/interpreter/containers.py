@@ -188,6 +188,14 @@ class Containers(ContainerContents):
                 raise TypeError(f"'{kind.__name__}' object does not support item assignment")
             self.interpreter.calls.native(holder.__setitem__, (index, value), {})
             return
+        found = first_either((index, value))
+        if found is not None:
+
+            def on_option(x: Any) -> None:
+                self._set_of_native(holder, *replaced((index, value), found, x))
+
+            self.interpreter.regions.each_option(found, on_option)
+            return
         sources.set_item_of(holder, self.index(index), self.heap.real(value))
 
     def index(self, index: Any) -> Any:
@@ -202,12 +210,13 @@ class Containers(ContainerContents):
     def set_item(self, holder: Ref, index: Any, value: Any) -> None:
         """Set an item of a container, as its class in C does."""
         items = self.changed_items(holder)
-        if isinstance(index, Either):
+        found = first_either(index)
+        if found is not None:
 
             def on_option(x: Any) -> Any:
-                return self.set_item(holder, x, value)
+                return self.set_item(holder, replaced(index, found, x), value)
 
-            self.interpreter.regions.each_option(index, on_option)
+            self.interpreter.regions.each_option(found, on_option)
         elif isinstance(items, dict):
             self.set_entry(holder, index, value)
         elif isinstance(items, TracedList):
@@ -251,7 +260,14 @@ class Containers(ContainerContents):
     def delete_item(self, holder: Ref, index: Any) -> None:
         """Delete an item of a container, as its class in C does."""
         items = self.changed_items(holder)
-        if isinstance(items, TracedList):
+        found = first_either(index)
+        if found is not None:
+
+            def on_option(x: Any) -> Any:
+                return self.delete_item(holder, replaced(index, found, x))
+
+            self.interpreter.regions.each_option(found, on_option)
+        elif isinstance(items, TracedList):
             operations.delete_item(items, index)
         elif isinstance(items, dict):
             self.remove_entry(holder, index)

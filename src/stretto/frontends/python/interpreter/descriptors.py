@@ -206,7 +206,7 @@ class Descriptors:
     def of_super(self, value: SuperOf, name: str) -> Any:
         """Return an attribute that the classes behind one in the order of resolution have."""
         held = value.held
-        is_class = isinstance(held, type) and issubclass(held, value.kind)
+        is_class = issubclass(type(held), type) and issubclass(held, value.kind)
         kind = held if is_class else self.attributes.type_of(held)
         mro = kind.__mro__
         for base in mro[mro.index(value.kind) + 1 :]:
@@ -220,7 +220,7 @@ class Descriptors:
                 return (
                     self._of_none(entry, kind, name) if bound else self._class_method(entry, kind)
                 )
-            is_plain = isinstance(held, int | float | complex | str | bytes)
+            is_plain = issubclass(kind, (int, float, complex, str, bytes))
             if isinstance(entry, _NATIVE_METHODS) and not is_plain:
                 return BoundMethod(held, entry.__name__)
             return self.bound(entry, held, kind, name)

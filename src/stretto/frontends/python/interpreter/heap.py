@@ -14,7 +14,7 @@ import functools
 import sys
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -243,6 +243,11 @@ class PythonHeap:
         """The native objects that the program has made, by id."""
         self.read: set[Place] = set()
         """Places outside of the program whose value it has read."""
+        self.with_deletions: set[int] = set()
+        """Ids of the tables from which the program has deleted something."""
+        self.items_of: dict[int, tuple[Any, Table, AttributeItems]] = {}
+        """For each object, by its id, its attributes when they were last read all at once, and a
+        copy of its table then."""
         self.count = 0
         self.births: dict[int, int] = {}
         """When the tables of frames, cells and objects of the program were made, by id."""
@@ -282,6 +287,8 @@ class PythonHeap:
             return
         old = table.get(key, MISSING)
         self.trail.append((table, key, old))
+        if value is MISSING:
+            self.with_deletions.add(id(table))
         if old is MISSING:  # what is deleted and set again comes last
             table.pop(key, None)
         table[key] = value
@@ -337,12 +344,13 @@ class PythonHeap:
     def mark(self) -> int:
         return len(self.trail)
 
-    def changes(self, mark: int) -> dict[Place, PlaceChange]:
-        """Return what has changed since the mark: for each place its value before and now."""
+    def changes(self, mark: int, tables: Set[int] | None = None) -> dict[Place, PlaceChange]:
+        """Return what has changed since the mark: for each place its value before and now. tables:
+        the ids of those to look at; None for all."""
         found: dict[Place, PlaceChange] = {}
         for table, key, old in self.trail[mark:]:
             place = id(table), key
-            if place not in found:
+            if (tables is None or place[0] in tables) and place not in found:
                 found[place] = PlaceChange(table, key, old)
         for change in found.values():
             change.new = change.table.get(change.key, MISSING)
@@ -398,12 +406,12 @@ class PythonHeap:
     def table_of(self, holder: Any) -> Table:
         """Return the table of an object, a cell or a namespace: what the program has read of it,
         or set."""
-        if isinstance(holder, HeapObject):
+        if issubclass(type(holder), HeapObject):
             return holder.table
-        key = id(holder)
-        if key not in self.tables:
-            self.tables[key] = holder, {}
-        return self.tables[key][1]
+        known = self.tables.get(id(holder))
+        if known is None:
+            self.tables[id(holder)] = known = holder, {}
+        return known[1]
 
     def field(self, holder: Any, key: Any) -> Any:
         """Return the value of a place; MISSING if it has none."""
@@ -411,7 +419,7 @@ class PythonHeap:
         found = table.get(key, MISSING)
         if found is not MISSING or key in table or id(holder) in self.own:
             return found
-        real = holder.origin if isinstance(holder, HeapObject) else holder
+        real = holder.origin if issubclass(type(holder), HeapObject) else holder
         if real is None:
             return MISSING
         self.read.add((id(table), key))
@@ -481,7 +489,9 @@ class PythonHeap:
         real = holder.origin if isinstance(holder, HeapObject) else holder
         if real is not None and not self.is_own(real):
             table = self.table_of(holder)
-            moved = [change.key for change in self.moved().values() if change.table is table]
+            moved: list[str] = []
+            if id(table) in self.with_deletions:
+                moved = [change.key for change in self.moved().values() if change.table is table]
             first = [name for name in self.outside.names(real) if name not in moved]
             names = [*first, *(name for name in names if name not in moved), *moved]
         return dict.fromkeys(names)
@@ -490,7 +500,9 @@ class PythonHeap:
         """Return the places that were deleted and set again since the mark, in their new order."""
         found: dict[Place, PlaceChange] = {}
         known = set[Place]()
-        for table, key, old in self.trail[mark:]:
+        for table, key, old in self.trail[mark:] if self.with_deletions else ():
+            if id(table) not in self.with_deletions:
+                continue
             place = id(table), key
             if old is MISSING and place in known:
                 found.pop(place, None)
@@ -501,7 +513,7 @@ class PythonHeap:
     def check_order(self, mark: int, born: int) -> None:
         """Fail if attributes of an object from before have another order since the mark, after an
         arm or an iteration: it would depend on the run. born: the count of tables at the mark."""
-        moved = self.moved(mark) if any(old is MISSING for _, _, old in self.trail[mark:]) else {}
+        moved = self.moved(mark)
         if not moved:
             return
         objects = {
@@ -516,11 +528,17 @@ class PythonHeap:
                 )
 
     def _attributes(self, holder: Any) -> dict[Any, Any]:
+        table = self.table_of(holder)
+        known = self.items_of.get(id(holder))
+        if known is not None and _are_same(known[1], table):
+            return known[2]
         names = self.names(holder)
         slots = dict(slots_of(holder.kind if isinstance(holder, Ref) else type(holder)))
         found = {name: self.field(holder, name) for name in names if name not in slots}
         present = {name: item for name, item in found.items() if item is not MISSING}
-        return AttributeItems(present, lambda name: self.field(holder, name))
+        made = AttributeItems(present, lambda name: self.field(holder, name))
+        self.items_of[id(holder)] = holder, dict(table), made
+        return made
 
     def _set_all(self, holder: Any, items: dict[Any, Any]) -> None:
         before = self._attributes(holder)
@@ -705,6 +723,14 @@ class PythonHeap:
         if isinstance(value, slice):
             return slice(*(self.real(x) for x in (value.start, value.stop, value.step)))
         return value
+
+
+def _are_same(before: Table, table: Table) -> bool:
+    """True if two tables have the same keys, in the same order, with the same objects."""
+    if len(before) != len(table):
+        return False
+    pairs = zip(before, before.values(), table, dict.values(table), strict=True)
+    return all(key == name and old is new for key, old, name, new in pairs)
 
 
 def check_state(kind: type) -> None:

@@ -166,7 +166,7 @@ class Iteration:
             value = regions.present(self.interpreter.containers.items(holder)[key])
             return (key, value) if view.name == "items" else value
 
-        return self.iterators.over(map, (keys,), {FUNCTION: HostFunction(item)})
+        return self.iterators.over(map, (keys,), {FUNCTION: HostFunction(item), IS_PRIVATE: True})
 
     def _of_keys(self, holder: Ref) -> IteratorRef:
         items, regions = holder.table[ITEMS], self.interpreter.regions
@@ -176,7 +176,9 @@ class Iteration:
         if all(regions.is_bound(item) is True for item in items.values()):
             return made
         return self.iterators.over(
-            filter, (made,), {FUNCTION: HostFunction(lambda key: regions.is_bound(items[key]))}
+            filter,
+            (made,),
+            {FUNCTION: HostFunction(lambda key: regions.is_bound(items[key])), IS_PRIVATE: True},
         )
 
     def advance(self, iterator: Any) -> Any:

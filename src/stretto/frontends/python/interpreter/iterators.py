@@ -85,12 +85,14 @@ class Iterators:
         return self.new(kind, {SOURCE: tuple(items), AT: 0, DONE: False, LAST: of})
 
     def over(self, kind: Any, iterables: Any, places: dict[IteratorKey, Any]) -> IteratorRef:
-        """Return an iterator of a class over other iterables."""
+        """Return an iterator of a class over other iterables. IS_PRIVATE among the places: whether
+        nothing else has those that are iterators, if that is known."""
         take = self.interpreter.iteration.iterator
-        given = [item for item in iterables if self.is_iterator(item)]
-        is_private = not given or not self._is_in_use(given)
+        if IS_PRIVATE not in places:
+            given = [item for item in iterables if self.is_iterator(item)]
+            places[IS_PRIVATE] = not given or not self._is_in_use(given)
         source = tuple(take(item) for item in iterables)
-        return self.new(kind, {SOURCE: source, IS_PRIVATE: is_private, **places})
+        return self.new(kind, {SOURCE: source, **places})
 
     def _is_in_use(self, iterators: list[Any]) -> bool:
         """True if a variable or an object may hold one of the iterators."""

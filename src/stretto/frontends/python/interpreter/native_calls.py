@@ -20,6 +20,7 @@ from stretto.frontends.python.calls.texts import TextMethod
 from stretto.frontends.python.interpreter import native_code
 from stretto.frontends.python.interpreter.frames import BoundMethod, SuperOf
 from stretto.frontends.python.interpreter.heap import (
+    ATOMS,
     CONTAINERS,
     ITEMS,
     IteratorRef,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from stretto.frontends.python.interpreter.execution import PythonInterpreter
 
 _METHODS = {**sources.METHODS, **sized.METHODS, **arguments.METHODS}
+_AS_THEY_ARE = ATOMS - {slice}
 """Tensor methods that have rules."""
 _OF_TORCHSCRIPT = "failed in the TorchScript interpreter"
 """Part of the message of each error of TorchScript's interpreter, also for an unknown value."""
@@ -64,6 +66,8 @@ class GivenValues:
         """The functions and objects of the program, by the id of what is given in their place."""
 
     def real(self, value: Any) -> Any:
+        if type(value) is TracedTensor or type(value) in _AS_THEY_ARE:
+            return value
         match value:
             case Poison():
                 value.fail()

@@ -47,7 +47,7 @@ class ReadLog:
 
     def entry(self, holder: str, owner: Any, table: Mapping[str, Any], name: str) -> None:
         """Log an entry of a namespace: one that is there, or one that is not."""
-        key = id(owner) if isinstance(owner, type) else id(table), name
+        key = id(owner) if issubclass(type(owner), type) else id(table), name
         if key in self.entries or key in self.missing:
             return
         if name in table:

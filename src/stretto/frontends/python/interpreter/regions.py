@@ -142,8 +142,11 @@ class Regions:
 
     def bound(self, value: Any, name: str) -> Any:
         """Return a value that is surely there; the program checks it, if only the run knows."""
-        if isinstance(value, Poison):
+        kind = type(value)
+        if kind is Poison:
             value.fail()
+        if kind is not Either:
+            return value
         found = self.is_bound(value)
         if found is True or found is False:
             return value

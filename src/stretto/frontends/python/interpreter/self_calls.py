@@ -22,6 +22,7 @@ from stretto.frontends.python.tracing.signals import (
     about_definition,
     fail,
 )
+from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import Either, first_either
 from stretto.frontends.python.values.leaves import kind_of
@@ -43,6 +44,7 @@ _VARYING = 12
 """Number of such calls after which the numbers that differ become numbers of the Program."""
 _MOST_SIZES = 4
 """The largest number of levels if tensors on each differ in several sizes that data decide."""
+_PLAIN = (int, float, str, type(None))
 _MOST_NESTED = 8
 """The largest number of functions that are made from one at the same time."""
 
@@ -50,9 +52,11 @@ _MOST_NESTED = 8
 def signature(value: Any, seen: dict[int, int]) -> Hashable:
     """Return a key of the form of an argument. seen: numbers of the containers of the call, so that
     the key tells which ones are the same."""
+    if type(value) is TracedTensor:
+        return kind_of(value)
     if is_text(value):
         return pieces_of(value), tuple(signature(item, seen) for item in values_of(value))
-    if isinstance(value, bool | int | float | str | None):
+    if issubclass(type(value), _PLAIN):
         return type(value), repr(value)
     kind = kind_of(value)
     if kind is not None:
@@ -173,11 +177,12 @@ class Recursions:
             count,
             names,
         )
-        exact = signature(given, {})
+        exact = signature(given, containers := dict[int, int]())
+        loose = blurred(given, {}) if containers else exact
         return CallInProgress(
             (*same, _sized(exact) if is_sized else exact),
             function.__code__,
-            (*same, "any length", blurred(given, {})),
+            (*same, "any length", loose),
             sum(not region.is_transaction for region in tracer().regions),
             {n: value for n, value in enumerate(given) if type(value) in (int, float)},
         )
@@ -236,9 +241,11 @@ class Recursions:
     def with_varying(self, code: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
         """Replace numbers that differ on each level by numbers of the Program."""
         state = tracer()
-        if not state.hints.is_varying or not any(call.code is code for call in self.active):
-            return given
         known = state.hints.varying
+        if not known or not state.hints.is_varying:
+            return given
+        if not any(call.code is code for call in self.active):
+            return given
         return tuple(
             state.number(state.literal(value, python_dtype(type(value))))
             if (code, place) in known and type(value) in (int, float)

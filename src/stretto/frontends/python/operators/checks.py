@@ -31,6 +31,7 @@ from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.symbolic_sizes import hint
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, data_dependent_shape, tracer
+from stretto.frontends.python.values.data_dependent_sizes import condition_of_sizes, plain
 from stretto.frontends.python.values.raises import check, require
 from stretto.frontends.python.values.scalars import concrete, flag_of
 from stretto.ir.core import Block
@@ -427,6 +428,41 @@ def _index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> A
     return NotImplemented
 
 
+def _check_sizes(condition: Any, message: str) -> None:
+    """Stop with a RuntimeError unless a condition on sizes holds: outside of arms of branches on
+    sizes it is a guard."""
+    state = tracer()
+    if isinstance(condition, torch.SymBool) and not state.sizes.calls.is_outside:
+        found = condition_of_sizes(state, condition)
+        condition = condition if found is None else found
+    check(plain(condition), "RuntimeError", message)
+
+
+def _unfold(x: Any, dim: int, size: Any, step: Any) -> Any:
+    """Check the size of the windows, which torch's own rule does not if sizes decide it."""
+    _check_sizes(size >= 0, "the size of windows must be >= 0")
+    return NotImplemented
+
+
+def _reshape(x: Any, shape: Any) -> Any:
+    """Check that no size beside -1 is 0. Guards that only sizes of 0 break are left out where torch
+    decides if the result is a view."""
+    if any(isinstance(size, int) and size == -1 for size in shape):
+        for size in shape:
+            _check_sizes(size != 0, "a size of -1 is ambiguous beside a size of 0")
+    return NotImplemented
+
+
+def _reflection_pad(x: Any, padding: Any) -> Any:
+    """Check the sizes and the widths of the border, which torch's decomposition does not."""
+    for size in x.shape[-1 - len(padding) // 2 :]:
+        _check_sizes(size != 0, "Expected non-zero dimensions for input")
+    for place, width in enumerate(padding):
+        message = "Padding size should be less than the corresponding input dimension"
+        _check_sizes(width < x.shape[-1 - place // 2], message)
+    return NotImplemented
+
+
 def check_classes(index: Any, classes: int) -> None:
     """Emit the checks of `one_hot`."""
     check_all(index >= 0, "RuntimeError", "Class values must be non-negative.")
@@ -444,6 +480,12 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.max_unpool2d.default: _max_unpool,
     aten.max_unpool3d.default: _max_unpool,
     aten.index_add.default: _index_add,
+    aten.unfold.default: _unfold,
+    aten.view.default: _reshape,
+    aten.reshape.default: _reshape,
+    aten.reflection_pad1d.default: _reflection_pad,
+    aten.reflection_pad2d.default: _reflection_pad,
+    aten.reflection_pad3d.default: _reflection_pad,
     aten.index_put.default: _index_put,
     aten.binary_cross_entropy.default: _binary_cross_entropy,
 }

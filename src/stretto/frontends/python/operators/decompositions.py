@@ -350,6 +350,18 @@ def _multilabel_margin_loss(input: Any, target: Any, reduction: int) -> Any:
     return aten.multilabel_margin_loss_forward.default(input, target, 1)
 
 
+def _select_scatter(x: Any, src: Any, dim: int, index: Any) -> Any:
+    """Replace the operator by an assignment if sizes decide the position, which is then checked."""
+    if not isinstance(index, torch.SymInt):
+        return NotImplemented
+    made = x.clone()
+    part = made.select(dim, index)
+    if part.shape != src.shape:
+        raise RuntimeError("expected src to have a size equal to the slice of self.")
+    part.copy_(src)
+    return made
+
+
 def _one_hot(index: Any, classes: int) -> Any:
     check_classes(index, classes)
     return aten._to_copy.default(
@@ -502,6 +514,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.pow_.Tensor: _integers_to_the_power,
     aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
     aten.one_hot.default: _one_hot,
+    aten.select_scatter.default: _select_scatter,
     aten._to_copy.default: _to_copy,
     aten.softmax.int: _softmax(aten._softmax.default),
     aten.log_softmax.int: _softmax(aten._log_softmax.default),

@@ -292,6 +292,7 @@ def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
     check(
         (x >= 0).all(), "RuntimeError", "bincount only supports 1-d non-negative integral inputs."
     )
+    check(plain(minlength >= 0), "RuntimeError", "minlength should be >= 0")
     positions = x.to(torch.int64)
     most: Any = torch.cat((positions, torch.full((1,), minlength - 1))).amax(0) + 1
     count = bounded_dim(to_number(most))
@@ -307,6 +308,8 @@ def _one_hot(index: Any, classes: int = -1) -> Any:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
     if classes >= 0:
         return NotImplemented
+    if classes != -1:
+        raise RuntimeError("Class values must be smaller than num_classes.")
     check((index >= 0).all(), "RuntimeError", "Class values must be non-negative.")
     count: Any = bounded_dim(to_number(index.amax() + 1), 1)
     return (index.unsqueeze(-1) == torch.arange(count)).to(torch.int64)

@@ -27,6 +27,7 @@ from stretto.frontends.python.values.raises import check
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument, TensorOp
 from stretto.ir.size_bounds import at_most
+from stretto.ir.sizes import Size
 from stretto.ir.symbols import rename_dim, rename_type
 from stretto.ir.types import DType, TensorType
 from stretto.ops.infer import infer as infer_types
@@ -203,10 +204,13 @@ def _permuted(func: Any) -> ViewRule:
 # -- parts ----------------------------------------------------------------------------------------
 
 
-def selected(x: TracedTensor, dim: int, index: int | Value) -> TracedTensor:
+def selected(x: TracedTensor, dim: int, index: int | torch.SymInt | Value) -> TracedTensor:
     """Return `x.select(dim, index)`, also at a position known only at run time."""
     dim = dim % x.dim() if x.dim() else dim
     size = x.shape[dim] if x.dim() else 0
+    is_checked = isinstance(index, Value) or not (x.dim() == 0 or _is_inside(index, size))
+    if is_checked and isinstance(index, torch.SymInt):
+        index = _position(index)
     if isinstance(index, Value) and isinstance(size, torch.SymInt) and not is_decided(size):
         # The loop may have no iterations in this call: torch would settle that the size is not 0.
         sizes, strides = (of[:dim] + of[dim + 1 :] for of in (list(x.shape), list(x.stride())))
@@ -214,19 +218,38 @@ def selected(x: TracedTensor, dim: int, index: int | Value) -> TracedTensor:
             fake = x.fake.new_empty_strided(sizes, strides)
     else:
         fake = _fake_view(aten.select.int, x, dim, 0 if isinstance(index, Value) else index)
-    if isinstance(index, Value):
-        _check(index, x, dim, 1, "aten.select.int")
-    elif is_decided(x.shape[dim]):
-        _check(tracer().literal(index, DType.I64), x, dim, 1, "aten.select.int")
+    if is_checked:
+        position = index if isinstance(index, Value) else tracer().literal(int(index), DType.I64)
+        _check(position, x, dim, 1, "aten.select.int")
+    place = _known(index)
     if _last(x, "aten.expand.default") is not None:
-        inside = _selected_before_expand(x, fake, dim, index)
+        inside = _selected_before_expand(x, fake, dim, place)
         if inside is not None:
             return inside
-    return _extended(x, fake, "aten.select.int", dim, index)
+    return _extended(x, fake, "aten.select.int", dim, place)
+
+
+def _position(place: int | torch.SymInt) -> Value:
+    """Return a position that sizes decide as a value of the Program."""
+    state = tracer()
+    number = state.number_of_dim(place)
+    return state.literal(number, DType.I64) if isinstance(number, int) else state.read(number)
+
+
+def _is_inside(index: int | torch.SymInt, size: int | torch.SymInt) -> bool:
+    """True if an index is known to be a position in a dim. torch has compared two numbers, and a
+    number with the least size that the guards allow."""
+    state = tracer()
+    if isinstance(index, int):
+        least = size if isinstance(size, int) else state.sizes.least(state.dim(size))
+        return least is not None and -least <= index < least
+    place, end = state.dim(index), state.dim(size)
+    is_from_front = at_most(0, place) and at_most(Size.of(place) + 1, end)
+    return is_from_front or (at_most(-Size.of(end), place) and at_most(place, -1))
 
 
 def _selected_before_expand(
-    tensor: TracedTensor, fake: torch.Tensor, dim: int, index: int | Value
+    tensor: TracedTensor, fake: torch.Tensor, dim: int, index: Argument
 ) -> TracedTensor | None:
     """Return `x.expand(...).select(dim, index)` as a view of `x`, which can be written."""
     state = tracer()
@@ -341,10 +364,9 @@ def _sliced(
     is_narrow = is_symbolic and step == 1 and not is_decided
     if is_narrow and not _has_formula(tensor, fake, dim, start, end):
         start = 0 if start is None else start + size if start < 0 else start
-        position = state.literal(start, DType.I64) if isinstance(start, int) else None
-        if position is None:
-            position = state.read(state.number_of_dim(start))
-        return _extended(tensor, fake, "stretto.narrow", dim, position, fake.shape[dim])
+        if not (at_most(0, state.dim(start)) and at_most(state.dim(start), state.dim(size))):
+            start = torch.sym_max(0, torch.sym_min(start, size))
+        return _extended(tensor, fake, "stretto.narrow", dim, _position(start), fake.shape[dim])
     return _extended(tensor, fake, "aten.slice.Tensor", dim, start, end, step)
 
 

@@ -167,11 +167,12 @@ class Gradients:
 
     def check_made(self, value: Any) -> None:
         """Raise GradientsWanted for a traced tensor that requires grad, or a list with one."""
-        if isinstance(value, list | tuple):
+        if type(value) is TracedTensor:
+            if value.requires_grad:
+                raise GradientsWanted(None)
+        elif isinstance(value, (list, tuple)):
             for item in cast("Iterable[Any]", value):
                 self.check_made(item)
-        elif isinstance(value, TracedTensor) and value.requires_grad:
-            raise GradientsWanted(None)
 
     def ask(self) -> None:
         """Record that the function checks if a tensor requires grad. Raises GradientsWanted if an

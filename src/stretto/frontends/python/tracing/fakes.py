@@ -57,13 +57,20 @@ def mapped(function: Callable[[Any], Any], item: Any) -> Any:
 
 def tensors_of(item: Any) -> list[torch.Tensor]:
     """Return the tensors among the arguments of an operator."""
+    found = list[torch.Tensor]()
+    _add_tensors(item, found)
+    return found
+
+
+def _add_tensors(item: Any, found: list[torch.Tensor]) -> None:
+    if type(item) in _PLAIN:
+        return
     if isinstance(item, torch.Tensor):
-        return [item]
-    if isinstance(item, dict):
-        item = item.values()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    elif not isinstance(item, list | tuple):
-        return []
-    return [tensor for part in item for tensor in tensors_of(part)]  # pyright: ignore[reportUnknownVariableType]
+        found.append(item)
+    elif isinstance(item, (list, tuple, dict)):
+        parts: Any = item.values() if isinstance(item, dict) else item  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        for part in parts:
+            _add_tensors(part, found)
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -218,9 +225,12 @@ def _are_of(sizes: Sequence[Any], symbols: frozenset[Any]) -> bool:
 
 
 def _layout(item: torch.Tensor) -> FakeLayout:
-    elements = item.untyped_storage().nbytes() // item.element_size()
-    shape, strides = tuple(item.shape), tuple(item.stride())
-    return shape, strides, item.dtype, item.device, int(item.storage_offset()), elements
+    elements: int | None = item.untyped_storage().nbytes() // item.element_size()
+    shape, strides, start = tuple(item.shape), tuple(item.stride()), int(item.storage_offset())
+    last = sum([(size - 1) * stride for size, stride in zip(shape, strides, strict=True)])
+    if not start and elements == (0 if 0 in shape else last + 1):
+        elements = None
+    return shape, strides, item.dtype, item.device, start, elements
 
 
 def _sized_layout(item: torch.Tensor) -> FakeLayout:

@@ -457,10 +457,11 @@ class _GuardPrinter(PythonPrinter):
 
 
 def _is_false(guard: Any, expression: Any, size: int) -> bool:
-    """True if a guard excludes a size, or divides by it and it is 0."""
+    """True if a guard excludes a size, or has no value for it: it divides by 0, or has a negative
+    exponent."""
     try:
         return guard.xreplace({expression: sympy.Integer(size)}) is sympy.false
-    except ZeroDivisionError:
+    except (ArithmeticError, ValueError):
         return True
 
 

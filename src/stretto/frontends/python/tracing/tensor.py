@@ -201,7 +201,7 @@ class ViewStep:
         if scatter is None:
             fail("an expanded tensor is written in place", "call clone() on it first")
         dim, *rest = _mapped(self.arguments, state.use)
-        if self.target == "aten.select.int" and isinstance(rest[0], Value):
+        if self.target == "aten.select.int" and isinstance(rest[0], Value | Size):
             assert isinstance(dim, int)
             shape = self.type.shape
             row = TensorType(self.type.dtype, (*shape[:dim], 1, *shape[dim:]))

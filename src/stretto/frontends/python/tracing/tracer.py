@@ -558,7 +558,8 @@ class Tracer:
             )
         if tensor.device.type == "meta":
             fail("a tensor on the meta device has no data", "make it on the CPU")
-        return TensorType(dtype, tuple(self.dim(dim) for dim in tensor.shape))
+        shape = tuple([dim if type(dim) is int else self.dim(dim) for dim in tensor.shape])
+        return TensorType(dtype, shape)
 
     def dim(self, dim: int | torch.SymInt) -> Dim:
         """Return a dim of a fake tensor as a dim of an IR type. Raises Abort for a size that is

@@ -395,8 +395,10 @@ def with_floats(args: Any, kwargs: Any) -> tuple[Any, Any]:
 def is_float_of_ints(func: Any, args: Any, kwargs: Any) -> bool:
     """True if an operator has only numbers as operands, some of them ints, and its result is a
     float."""
+    if kwargs or func.overloadpacket not in _OPERATORS:
+        return False
     tensors = tensors_of(args)
-    if kwargs or func.overloadpacket not in _OPERATORS or not all(map(is_number, tensors)):
+    if not all(map(is_number, tensors)):
         return False
     is_float = func.overloadpacket in _QUOTIENTS or any(map(_is_float, args))
     return is_float and not all(map(_is_traced_float, tensors))

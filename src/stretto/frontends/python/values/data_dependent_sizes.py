@@ -167,9 +167,9 @@ MOST = 1 << 40
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-def is_decided(value: object) -> TypeGuard[Symbolic]:
+def is_decided(value: Any) -> TypeGuard[Symbolic]:
     """True for a data-dependent size, or a number or condition computed from one."""
-    return isinstance(value, _SYMBOLIC) and not value.node.has_hint()
+    return issubclass(type(value), _SYMBOLIC) and not value.node.has_hint()
 
 
 def plain(value: Any) -> Any:

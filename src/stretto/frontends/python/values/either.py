@@ -92,13 +92,14 @@ def _text(value: Any) -> str:
 
 def first_either(value: Any) -> Either | None:
     """Return the first Either in tuples, lists, dicts and slices; None if there is none."""
-    if isinstance(value, Either):
+    kind = type(value)
+    if kind is Either:
         return value
-    if isinstance(value, tuple | list):
-        return next((e for item in value if (e := first_either(item)) is not None), None)  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(value, dict):
-        return first_either(list(value.values()))  # pyright: ignore[reportUnknownArgumentType]
-    if isinstance(value, slice):
+    if issubclass(kind, (tuple, list)):
+        return next((e for item in value if (e := first_either(item)) is not None), None)
+    if issubclass(kind, dict):
+        return first_either(list(value.values()))
+    if kind is slice:
         return first_either((value.start, value.stop, value.step))
     return None
 

@@ -43,19 +43,18 @@ from stretto.ir.types import Dim, TensorListType, TensorType
 
 def kind_of(value: Any) -> LeafKind | None:
     """Return the kind of `value` in a Program, or None if it cannot be represented."""
+    kind = type(value)
+    if kind is TracedTensor:
+        return LeafKind(tracer().type_of(value), value.number is not None)
     if is_decided(value):  # its symbol may be known only in the arm that it comes from
         return LeafKind(TensorType(python_dtype(value.node.pytype)), True)
-    if isinstance(value, TracedTensor):
-        return LeafKind(tracer().type_of(value), value.number is not None)
-    if isinstance(value, torch.Tensor):
+    if issubclass(kind, torch.Tensor):
         return LeafKind(tracer().type_of(value), False)
-    if isinstance(value, bool | int | float) and not isinstance(value, Enum):
+    if issubclass(kind, (int, float)) and not issubclass(kind, Enum):
         return LeafKind(TensorType(python_dtype(type(value))), True)
-    if isinstance(value, TracedList):
-        return list_kind(value)
-    if isinstance(value, DataObject | DataUnion):
+    if issubclass(kind, DataObject | DataUnion):
         return LeafKind(value.stored.type, False)
-    return None
+    return list_kind(value) if issubclass(kind, TracedList) else None
 
 
 def is_data(kind: LeafKind) -> bool:
