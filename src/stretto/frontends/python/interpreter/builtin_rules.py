@@ -122,8 +122,7 @@ class BuiltinRules:
         return apply(issubclass, kind, kinds)
 
     def exc_info(self) -> Any:
-        errors = (f.error for f in reversed(self.interpreter.frames) if f.error is not None)
-        error = next(errors, None)
+        error = self.interpreter.handled_error()
         return (None,) * 3 if error is None else (type(error), error, error.__traceback__)
 
     def from_keys(self, keys: Any, value: Any = None) -> Ref:
@@ -230,6 +229,8 @@ class BuiltinRules:
         return os.getenv(*args)
 
     def truth(self, *value: Any) -> Any:
+        if len(value) > 1:
+            raise TypeError(f"bool expected at most 1 argument, got {len(value)}")
         return bool(value) and self.interpreter.operators.truth(value[0])
 
     def is_callable(self, value: Any) -> bool:

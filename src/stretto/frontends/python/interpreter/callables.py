@@ -442,6 +442,11 @@ class Callables:
         if issubclass(kind, tuple) and native_code.is_of_user(kind):
             if hasattr(kind, "_fields"):
                 return kind(*args, **kwargs)
+            start = self.interpreter.attributes.entry(kind, "__init__")
+            if kwargs and not isinstance(start, types.FunctionType):
+                raise TypeError(f"{kind.__name__}() takes no keyword arguments")
+            if len(args) > 1:
+                raise TypeError(f"tuple expected at most 1 argument, got {len(args)}")
             made = tuple.__new__(kind, self.interpreter.iteration.known(args[0]) if args else ())
             return self._started(kind, made, args, kwargs)
         if id(kind) in python_classes.METHODS:
@@ -488,6 +493,8 @@ class Callables:
                 name = self.interpreter.attributes.type_of(found).__name__
                 raise TypeError(f"__init__() should return None, not '{name}'")
         elif isinstance(made, Ref):
+            if made.kind.__new__ is not list.__new__ and issubclass(made.kind, list):
+                kwargs = {}  # those of a `__new__` of the program
             self.interpreter.containers.method_call(made, "__init__", args, kwargs)
         elif (args or kwargs) and kind.__new__ is object.__new__:
             raise TypeError(f"{kind.__name__}() takes no arguments")

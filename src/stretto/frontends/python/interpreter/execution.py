@@ -29,7 +29,7 @@ from stretto.frontends.python.interpreter.frames import (
     End,
     Perhaps,
     PythonFrame,
-    Stopped,
+    Thrown,
     definition,
 )
 from stretto.frontends.python.interpreter.generators import Generators
@@ -119,7 +119,7 @@ class PythonInterpreter:
             if found.segment is not None:
                 return segment_result(self, frame, found.segment, end)
             return self.returned(end)
-        except Stopped as stop:
+        except Thrown as stop:
             if depth:
                 raise
             raise stop.error from None
@@ -128,6 +128,10 @@ class PythonInterpreter:
             raise
         finally:
             del self.frames[depth:]
+
+    def handled_error(self) -> BaseException | None:
+        """Return the exception that is handled."""
+        return next((f.error for f in reversed(self.frames) if f.error is not None), None)
 
     def returned(self, end: Any) -> Any:
         """Return the value of a function whose body ends so."""

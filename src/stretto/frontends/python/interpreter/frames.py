@@ -196,17 +196,30 @@ class HostFunction:
     run: Callable[..., Any]
 
 
-class Stopped(Exception):
-    """Stands for a `StopIteration` of the program, which no host generator lets pass."""
+class Thrown(Exception):
+    """Stands for an exception of the program that is no `Exception`: the host's own end a capture.
+    """
 
-    def __init__(self, error: StopIteration) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__(*error.args)
         self.error = error
 
 
+class Stopped(Thrown):
+    """Stands for a `StopIteration` of the program, which no host generator lets pass."""
+
+
 def thrown(error: BaseException) -> BaseException:
     """Return what the interpreter raises for an exception of the program."""
-    return Stopped(error) if isinstance(error, StopIteration) else error
+    if isinstance(error, StopIteration):
+        return Stopped(error)
+    is_passed = isinstance(error, Exception | GeneratorExit)
+    return error if is_passed else Thrown(error)
+
+
+def of_program(raised: BaseException) -> BaseException:
+    """Return the exception of the program for which the interpreter raises one."""
+    return raised.error if isinstance(raised, Thrown) else raised
 
 
 class LeftByConsumer(BaseException):

@@ -28,6 +28,7 @@ from stretto.frontends.python.interpreter.frames import (
     Perhaps,
     PythonFrame,
     Stopped,
+    thrown,
 )
 from stretto.frontends.python.interpreter.heap import MISSING, IteratorRef, Table
 from stretto.frontends.python.interpreter.iterators import (
@@ -222,11 +223,21 @@ class Generators:
         return self._value(generator, self.resume(generator, lambda steps: steps.send(value)))
 
     def throw(self, generator: IteratorRef, error: Any, *rest: Any) -> Any:
-        if isinstance(error, type):
-            error = self.interpreter.calls.call(error, tuple(x for x in rest[:1] if x), {})
+        if isinstance(error, type) and issubclass(error, BaseException):
+            held = rest[0] if rest else None
+            given = held if isinstance(held, tuple) else () if held is None else (held,)
+            is_one = isinstance(held, error)
+            error = held if is_one else self.interpreter.calls.call(error, given, {})
+        if not isinstance(error, BaseException):
+            kind = self.interpreter.attributes.type_of(error).__name__
+            raise TypeError(
+                f"exceptions must be classes or instances deriving from BaseException, not {kind}"
+            )
         if generator.table[DONE] is True:
-            raise error
-        return self._value(generator, self.resume(generator, lambda steps: steps.throw(error)))
+            raise thrown(error)
+        with self._closing(generator, isinstance(error, GeneratorExit)):
+            found = self.resume(generator, lambda steps: steps.throw(thrown(error)))
+        return self._value(generator, found)
 
     def _value(self, generator: IteratorRef, found: Any) -> Any:
         if found is MISSING:
@@ -238,13 +249,19 @@ class Generators:
         if generator.table.get(RUN, MISSING) is MISSING or generator.table[DONE] is True:
             self.heap.set(generator.table, DONE, True)
             return
-        frame: PythonFrame = generator.table[FRAME]
-        frame.is_closing = True
-        try:
+        with self._closing(generator, True):
             self.resume(generator, lambda steps: steps.close())
-        finally:
-            frame.is_closing = False
         self.heap.set(generator.table, DONE, True)
+
+    @contextmanager
+    def _closing(self, generator: IteratorRef, is_closing: bool) -> Generator[None]:
+        """While the statements of a generator run, `GeneratorExit` is one of the program."""
+        frame: PythonFrame = generator.table[FRAME]
+        before, frame.is_closing = frame.is_closing, is_closing
+        try:
+            yield
+        finally:
+            frame.is_closing = before
 
     def check_dropped(self, start: int = 0) -> None:
         """Fail if a generator, made since there were `start`, is inside of one of its `try` or

@@ -171,6 +171,8 @@ class IteratorRules:
     # -- functions that go through iterables ----------------------------------------------------
 
     def tuple(self, items: Any = ()) -> Any:
+        if type(items) is tuple:
+            return items
         found = self.iteration.collect(items)
         return self.interpreter.regions.of_each(
             found, lambda x: x if isinstance(x, tuple) else sources.tuple_of(x)

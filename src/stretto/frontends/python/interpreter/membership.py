@@ -123,7 +123,8 @@ class Membership:
             return interpreter.containers.with_content(container, among)
         if isinstance(container, DictView):
             return self._in_view(container, item)
-        is_written = interpreter.attributes.method(container, "__iter__") is not MISSING
+        names = ("__iter__", "__getitem__")
+        is_written = any(interpreter.attributes.method(container, n) is not MISSING for n in names)
         if is_written or isinstance(container, IteratorRef | Indexed):
             return interpreter.iteration.is_any(container, lambda x: self.equal(x, item))
         return self._in_native(container, item)

@@ -86,12 +86,12 @@ class Operators:
             return regions.any_of([False, *map(regions.is_bound, items.values())])
         return bool(items)
 
-    def special(self, value: Any, name: str, *args: Any) -> Any:
+    def special(self, value: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a special method that is not native code; NotImplemented if there is none."""
         found = self.interpreter.attributes.method(value, name)
         if found is MISSING:
             return NotImplemented
-        return self.interpreter.calls.call(found, args, {})
+        return self.interpreter.calls.call(found, args, kwargs)
 
     def _option_of(self, *values: Any) -> Either | None:
         """Return the first operand that is one of several values and may have methods of its own;
@@ -352,21 +352,29 @@ class Operators:
             )
         if op is ast.Eq and len(a) != len(b):
             return False
-        pairs = list(zip(a, b, strict=False))
-        return self._lexicographic(op, pairs, len(a), len(b))
+        return self._lexicographic(op, a, b, 0)
 
-    def _lexicographic(self, op: type, pairs: list[Any], one: int, two: int) -> Any:
-        if not pairs:
-            return getattr(operator, COMPARISONS[op])(one, two)
-        (a, b), *rest = pairs
-        equal = self.interpreter.membership.equal(a, b)
+    def _lexicographic(self, op: type, one: Any, two: Any, start: int) -> Any:
+        """Compare two tuples, whose items before `start` are equal."""
+        for at in range(start, min(len(one), len(two))):
+            a, b = one[at], two[at]
+            equal = self.interpreter.membership.equal(a, b)
+            if equal is True:
+                continue
+            if equal is False:
+                return False if op is ast.Eq else self.compare(op, a, b)
 
-        def following() -> Any:
-            return self._lexicographic(op, rest, one, two)
+            def following(after: int = at + 1) -> Any:
+                return self._lexicographic(op, one, two, after)
 
-        if op is ast.Eq:
-            return self.interpreter.regions.logical(True, equal, following)
-        return self.interpreter.regions.branch(equal, following, lambda: self.compare(op, a, b))
+            if op is ast.Eq:
+                return self.interpreter.regions.logical(True, equal, following)
+
+            def decided(a: Any = a, b: Any = b) -> Any:
+                return self.compare(op, a, b)
+
+            return self.interpreter.regions.branch(equal, following, decided)
+        return getattr(operator, COMPARISONS[op])(len(one), len(two))
 
     def same(self, first: Any, second: Any) -> Any:
         """Return `first is second`: a bool, or a traced flag."""

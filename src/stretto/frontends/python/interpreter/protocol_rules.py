@@ -115,6 +115,8 @@ class ProtocolRules:
                     self._check(function, name, found)
                     again = function not in _FINAL and name != names[0]
                     return rule(found, *others) if again else found
+                if self._has_native(value, name):
+                    break
             if function is divmod:
                 return self._divmod(value, *others)
             if function is hash and type(value) is tuple:
@@ -124,6 +126,11 @@ class ProtocolRules:
             return self.interpreter.calls.native(function, args, kwargs)
 
         return rule
+
+    def _has_native(self, value: Any, name: str) -> bool:
+        """True for a number of a class of the user whose special method is that of Python."""
+        is_number = isinstance(value, int | float | complex)
+        return is_number and hasattr(type(value), name)
 
     def _formatted(self, value: Any, spec: Any = "") -> Any:
         """Return `object.__format__(value, spec)`."""

@@ -143,14 +143,17 @@ def _position(
     if isinstance(items, TracedList):
         return operations.index(items, item, start, stop)
     stop = len(items) if stop is None else min(stop, len(items))
-    if start >= stop:
-        raise ValueError(message())
-    found = self.interpreter.membership.equal(items[start], item)
+    for at in range(start, stop):
+        found = self.interpreter.membership.equal(items[at], item)
+        if found is True:
+            return at
+        if found is not False:
 
-    def rest() -> Any:
-        return _position(self, items, item, start + 1, stop, message)
+            def rest(after: int = at + 1) -> Any:
+                return _position(self, items, item, after, stop, message)
 
-    return self.interpreter.regions.branch(found, lambda: start, rest)
+            return self.interpreter.regions.branch(found, lambda at=at: at, rest)
+    raise ValueError(message())
 
 
 def index_of(self: Containers, holder: Ref, item: Any, *bounds: Any) -> Any:
@@ -180,7 +183,9 @@ def count(self: Containers, holder: Ref, item: Any) -> Any:
     ordering.check_identity(items, item)
     found: Any = 0
     for other in items:
-        found = operators.binary("add", found, self.interpreter.membership.equal(other, item))
+        is_equal = self.interpreter.membership.equal(other, item)
+        if is_equal is not False:
+            found = operators.binary("add", found, is_equal)
     return found
 
 

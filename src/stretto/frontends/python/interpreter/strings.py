@@ -9,7 +9,15 @@ from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from stretto.frontends.python.calls.texts import percent
-from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, IteratorRef, Ref
+from stretto.frontends.python.interpreter.heap import (
+    ATOMS,
+    ITEMS,
+    MISSING,
+    DictView,
+    HeapKey,
+    IteratorRef,
+    Ref,
+)
 from stretto.frontends.python.interpreter.host import apply
 from stretto.frontends.python.values import texts
 from stretto.frontends.python.values.either import Either, first_either, replaced
@@ -27,6 +35,8 @@ class Strings:
     def __init__(self, interpreter: PythonInterpreter) -> None:
         self.interpreter = interpreter
         self.heap = interpreter.heap
+        self.shown: list[Any] = []
+        """The containers whose text is being made."""
 
     # -- showing values -------------------------------------------------------------------------
 
@@ -46,7 +56,10 @@ class Strings:
             return self.interpreter.containers.with_content(value, again)
         if isinstance(value, BaseException):
             return self._of_error(value, kind)
-        if kind is not ascii and self._has_own_text(value):
+        if isinstance(value, DictView):
+            held = self.heap.new(list, self.interpreter.iteration.known(value))
+            return self._enclosed(f"dict_{value.name}(", [self.text(held, repr)], ")")
+        if kind is not ascii and self._has_own_text(value, ()):
             return self._of_items(value)
         return self.interpreter.calls.natives.call(kind, (value,), {})
 
@@ -67,13 +80,18 @@ class Strings:
             return shown[0] if len(shown) == 1 else str(error)
         return self._enclosed(f"{type(error).__name__}(", shown, ")")
 
-    def _has_own_text(self, value: Any) -> bool:
-        """True for a container with an item whose text a method of the program makes."""
+    def _has_own_text(self, value: Any, outer: tuple[Any, ...]) -> bool:
+        """True for a container with an item whose text a method of the program makes, or that
+        contains itself. outer: the containers of which it is an item."""
+        if type(value) in ATOMS:
+            return False
+        if isinstance(value, DictView) or any(value is holder for holder in outer):
+            return True
         items = self._items(value)
         return items is not None and any(
             self.interpreter.attributes.method(item, "__repr__") is not MISSING
             or isinstance(item, Either)
-            or self._has_own_text(item)
+            or self._has_own_text(item, (*outer, value))
             for item in items
         )
 
@@ -86,14 +104,23 @@ class Strings:
             return None
         if isinstance(content, dict):
             content = self.interpreter.containers.entries(value)
-            return [*content, *(() if value.kind is set else content.values())]
+            keys = [key.value if isinstance(key, HeapKey) else key for key in content]
+            return [*keys, *(() if value.kind is set else content.values())]
         return list(content)
 
     def _of_items(self, value: Any) -> Any:
         """Return the text of a container, item by item."""
-        shown = [self.text(item, repr) for item in self._items(value) or ()]
+        if any(value is holder for holder in self.shown):
+            return {list: "[...]", dict: "{...}"}.get(getattr(value, "kind", tuple), "(...)")
+        self.shown.append(value)
+        try:
+            shown = [self.text(item, repr) for item in self._items(value) or ()]
+        finally:
+            self.shown.pop()
         if type(value) is tuple:
             return self._enclosed("(", shown, ",)" if len(shown) == 1 else ")")
+        if not shown:
+            return self.interpreter.calls.natives.call(repr, (value,), {})
         if value.kind is not dict:
             return self._enclosed(*(("[", shown, "]") if value.kind is list else ("{", shown, "}")))
         count = len(shown) // 2
@@ -145,7 +172,8 @@ class Strings:
 
     def _is_shown_here(self, value: Any) -> bool:
         """True for a value whose text no rule for plain values makes."""
-        return isinstance(value, Ref | tuple | IteratorRef | BaseException) or any(
+        kinds = (Ref, DictView, tuple, IteratorRef, BaseException)
+        return isinstance(value, kinds) or any(
             self.interpreter.attributes.method(value, name) is not MISSING
             for name in ("__str__", "__repr__")
         )
