@@ -117,8 +117,10 @@ class Attributes:
 
     def _claims_a_class(self, kind: type) -> bool:
         """True for a class of the user that says itself what `__class__` of its objects is."""
-        entry = self.entry(kind, "__class__")
-        return native_code.is_of_user(kind) and entry is not vars(object)["__class__"]
+        if not native_code.is_of_user(kind):
+            return False
+        is_written = isinstance(self.entry(kind, "__getattribute__"), types.FunctionType)
+        return is_written or self.entry(kind, "__class__") is not vars(object)["__class__"]
 
     def entry(self, kind: type, name: str) -> Any:
         """Return the entry of a class or its bases, unbound; MISSING if there is none."""
@@ -292,7 +294,7 @@ class Attributes:
         if name == "__dict__" and self.has_namespace(value):
             return self.heap.namespace_of(value)
         entry = self.entry(kind, name)
-        if self.descriptors.is_data(entry):
+        if self.descriptors.is_data(entry) and self.descriptors.has_getter(entry):
             if isinstance(value, types.FunctionType) and name in self.heap.table_of(value):
                 return self.heap.table_of(value)[name]
             return self.descriptors.bound(entry, value, kind, name)
@@ -525,6 +527,8 @@ class Attributes:
         scope = frame
         while scope.parent is not None:
             scope = scope.parent
+        if not scope.code.co_argcount:
+            raise RuntimeError("super(): no arguments")
         first = scope.code.co_varnames[0]
         held = self.interpreter.load(scope, first)
         kind = self.interpreter.load(scope, "__class__")

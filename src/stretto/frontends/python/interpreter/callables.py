@@ -97,8 +97,10 @@ class Callables:
             function = original(function)
         if is_late_number(function):
             raise _not_callable(self.interpreter.attributes.type_of(function))
+        is_hashed = type(function).__hash__ is not None
+        is_hashed &= not isinstance(type(function).__hash__, types.FunctionType)
         try:
-            rule = self.interpreter.rules.get(function)
+            rule = self.interpreter.rules.get(function) if is_hashed else None
         except TypeError:
             rule = None
         if any(id(x) in self.heap.own for x in args) and native_code.is_function_of_torch(function):
@@ -444,7 +446,7 @@ class Callables:
                 return kind(*args, **kwargs)
             start = self.interpreter.attributes.entry(kind, "__init__")
             if kwargs and not isinstance(start, types.FunctionType):
-                raise TypeError(f"{kind.__name__}() takes no keyword arguments")
+                raise TypeError("tuple() takes no keyword arguments")
             if len(args) > 1:
                 raise TypeError(f"tuple expected at most 1 argument, got {len(args)}")
             made = tuple.__new__(kind, self.interpreter.iteration.known(args[0]) if args else ())

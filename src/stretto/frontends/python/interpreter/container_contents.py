@@ -99,6 +99,8 @@ class ContainerContents:
     def key(self, key: Any) -> Any:
         """Return the key of an entry, which the capture has to know."""
         found = self.asked_key(key)
+        if isinstance(found, HeapKey):
+            return found
         if type(found) is tuple:
             items = tuple(map(self.key, found))
             return found if all(map(operator.is_, items, found)) else items
@@ -106,9 +108,13 @@ class ContainerContents:
 
     def asked_key(self, key: Any) -> Any:
         """Return a key to look up, which may be a number or a text that only the run knows."""
-        method = self.interpreter.attributes.method
-        if isinstance(key, Ref) and method(key, "__hash__") is MISSING:
-            raise TypeError(f"unhashable type: '{key.kind.__name__}'")
+        if isinstance(key, HeapKey):
+            return key
+        if type(key) not in ATOMS and not isinstance(key, torch.Tensor | Either):
+            hashed = self.interpreter.attributes.method(key, "__hash__")
+            if hashed is None or (hashed is MISSING and isinstance(key, Ref)):
+                kind = self.interpreter.attributes.type_of(key)
+                raise TypeError(f"unhashable type: '{kind.__name__}'")
         if not self._has_own_hash(key):
             if isinstance(key, torch.SymBool | torch.SymFloat):
                 return bool(key) if isinstance(key, torch.SymBool) else float(key)
@@ -193,7 +199,7 @@ class ContainerContents:
             return regions.present(found)
 
         def missing() -> Any:
-            raise KeyError(index)
+            raise KeyError(index.value if isinstance(index, HeapKey) else index)
 
         if isinstance(bound, bool):
             return removed() if bound else missing()

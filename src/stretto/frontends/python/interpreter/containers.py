@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import operator
+import sys
 from collections import defaultdict, deque
 from typing import Any
 
@@ -330,8 +331,17 @@ class Containers(ContainerContents):
     def as_set(self, value: Any) -> Any:
         """Return a set with the items of a view of keys or items; other values as they are."""
         if isinstance(value, DictView) and value.name != "values":
-            return self.heap.new(set, dict.fromkeys(self.interpreter.iteration.known(value)))
+            items = self.interpreter.iteration.known(value)
+            return self.heap.new(set, dict.fromkeys(map(self.key, items)))
         return value
+
+    def item_to_find(self, item: Any) -> Any:
+        """Return an item to look up in a set: a set stands for a frozenset of its items."""
+        if isinstance(item, Ref) and issubclass(item.kind, set):
+            hashed = self.interpreter.attributes.method(item, "__hash__")
+            if hashed is MISSING or hashed is None:
+                return frozenset(self.entries(item))
+        return item
 
     def of_operator(self, name: str, first: Any, second: Any) -> Any:
         """Return what a container says of a binary operator; NotImplemented if it has none."""
@@ -374,6 +384,8 @@ class Containers(ContainerContents):
             raise TypeError(f"'{kind.__name__}' object cannot be interpreted as an integer")
         if isinstance(found, int) and found < 0:
             raise ValueError("__len__() should return >= 0")
+        if isinstance(found, int) and found > sys.maxsize:
+            raise OverflowError("cannot fit 'int' into an index-sized integer")
         return found
 
     def keywords(self, value: Any) -> dict[Any, Any]:

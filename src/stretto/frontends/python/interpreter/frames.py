@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import dis
 import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from stretto.frontends.python.interpreter import liveness
@@ -90,6 +92,8 @@ class PythonFrame:
     globals_named: frozenset[str] = frozenset()
     names: Any = None
     """In the body of a class: its namespace."""
+    captured: Table = field(default_factory=dict)
+    """What the names of the pattern stand for that is being matched."""
     consumer: Callable[[Any], Any] | None = None
     """The function that takes each value that a generator yields; None if it stops at a yield."""
     unrolls: bool = False
@@ -156,7 +160,8 @@ def definition(code: types.CodeType) -> Definition:
         )
         if tree is not None:
             liveness.note(tree)
-        _DEFINITIONS[id(code)] = found = Definition(code, tree, frozenset(names), segment)
+        own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}  # of nested functions
+        _DEFINITIONS[id(code)] = found = Definition(code, tree, frozenset(names) - own, segment)
     return found
 
 
@@ -180,6 +185,14 @@ def _mark(number: int, like: ast.stmt) -> ast.stmt:
     return made
 
 
+@cache
+def stored_outside(code: types.CodeType) -> dict[str, bool]:
+    """Return the names that the body of a class sets outside of the class; True for a global."""
+    steps = dis.get_instructions(code)
+    names = {"STORE_GLOBAL": True, "DELETE_GLOBAL": True, "STORE_DEREF": False}
+    return {step.argval: names[step.opname] for step in steps if step.opname in names}
+
+
 class BoundMethod:
     """A method of a container, a text or another native object of the program."""
 
@@ -197,8 +210,7 @@ class HostFunction:
 
 
 class Thrown(Exception):
-    """Stands for an exception of the program that is no `Exception`: the host's own end a capture.
-    """
+    """Stands for an exception of the program that is no `Exception`: the host's end a capture."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(*error.args)
@@ -213,8 +225,7 @@ def thrown(error: BaseException) -> BaseException:
     """Return what the interpreter raises for an exception of the program."""
     if isinstance(error, StopIteration):
         return Stopped(error)
-    is_passed = isinstance(error, Exception | GeneratorExit)
-    return error if is_passed else Thrown(error)
+    return error if isinstance(error, Exception) else Thrown(error)
 
 
 def of_program(raised: BaseException) -> BaseException:

@@ -28,6 +28,7 @@ from stretto.frontends.python.interpreter.frames import (
     Perhaps,
     PythonFrame,
     Stopped,
+    Thrown,
     thrown,
 )
 from stretto.frontends.python.interpreter.heap import MISSING, IteratorRef, Table
@@ -235,8 +236,7 @@ class Generators:
             )
         if generator.table[DONE] is True:
             raise thrown(error)
-        with self._closing(generator, isinstance(error, GeneratorExit)):
-            found = self.resume(generator, lambda steps: steps.throw(thrown(error)))
+        found = self.resume(generator, lambda steps: steps.throw(thrown(error)))
         return self._value(generator, found)
 
     def _value(self, generator: IteratorRef, found: Any) -> Any:
@@ -249,19 +249,16 @@ class Generators:
         if generator.table.get(RUN, MISSING) is MISSING or generator.table[DONE] is True:
             self.heap.set(generator.table, DONE, True)
             return
-        with self._closing(generator, True):
-            self.resume(generator, lambda steps: steps.close())
-        self.heap.set(generator.table, DONE, True)
-
-    @contextmanager
-    def _closing(self, generator: IteratorRef, is_closing: bool) -> Generator[None]:
-        """While the statements of a generator run, `GeneratorExit` is one of the program."""
         frame: PythonFrame = generator.table[FRAME]
-        before, frame.is_closing = frame.is_closing, is_closing
+        frame.is_closing = True
         try:
-            yield
+            self.resume(generator, lambda steps: steps.close())
+        except Thrown as raised:
+            if not isinstance(raised.error, GeneratorExit):
+                raise
         finally:
-            frame.is_closing = before
+            frame.is_closing = False
+        self.heap.set(generator.table, DONE, True)
 
     def check_dropped(self, start: int = 0) -> None:
         """Fail if a generator, made since there were `start`, is inside of one of its `try` or

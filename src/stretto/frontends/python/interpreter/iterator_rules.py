@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 Rule = Callable[..., Any]
 
 
+def _bound(args: tuple[Any, ...]) -> str:
+    return "most 2 arguments" if args else "least 1 argument"
+
+
 class IteratorRules:
     """The functions of `builtins` and `itertools` that make iterators."""
 
@@ -50,7 +54,11 @@ class IteratorRules:
     def iter(self, *args: Any) -> Any:
         if len(args) == 1:
             return self.iteration.iterator(args[0])
+        if len(args) != 2:
+            raise TypeError(f"iter expected at {_bound(args)}, got {len(args)}")
         function, last = args
+        if not self.interpreter.calls.call(callable, (function,), {}):
+            raise TypeError("iter(v, w): v must be callable")
         return self.iterators.new(CALL_ITERATOR, {FUNCTION: function, LAST: last, DONE: False})
 
     def enumerate(self, iterable: Any, start: Any = 0) -> Any:
@@ -106,11 +114,17 @@ class IteratorRules:
         return self.iterators.of_items(self.iteration.known(items)[::-1], items, reversed)
 
     def count(self, start: Any = 0, step: Any = 1) -> Any:
+        for number in (start, step):
+            kind = self.interpreter.attributes.type_of(number)
+            names = ("__index__", "__float__", "__complex__")
+            if not any(hasattr(kind, name) for name in names):
+                raise TypeError("a number is required")
         return self.iterators.new(itertools.count, {AT: start, STEP: step})
 
-    def repeat(self, item: Any, times: Any = MISSING) -> Any:
+    def repeat(self, object: Any, times: Any = MISSING) -> Any:
         left = None if times is MISSING else self._index(times)
-        return self.iterators.new(itertools.repeat, {SOURCE: item, LEFT: left})
+        left = max(left, 0) if isinstance(left, int) else left
+        return self.iterators.new(itertools.repeat, {SOURCE: object, LEFT: left})
 
     def cycle(self, iterable: Any) -> Any:
         items: Any = ()
@@ -207,8 +221,10 @@ class IteratorRules:
         """Return the rule for `min` or `max`."""
         interpreter = self.interpreter
 
-        def rule(first: Any, *others: Any, **kwargs: Any) -> Any:
-            args = (first, *others)
+        def rule(*args: Any, **kwargs: Any) -> Any:
+            if not args:
+                raise TypeError(f"{function.__name__} expected at least 1 argument, got 0")
+            first, *others = args
 
             def of(*given: Any) -> Any:
                 return interpreter.calls.natives.call(function, given, kwargs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import operator
 import types
 from collections.abc import Callable
 from enum import Enum
@@ -195,12 +196,27 @@ class Iterators:
             kind = "Set" if issubclass(owner.kind, set) else "dictionary"
             if len(items) != len(keys):
                 raise RuntimeError(f"{kind} changed size during iteration")
-            if list(items) != list(keys):
-                if kind == "Set":
-                    fail("a set is changed while it is iterated over", "iterate over a copy")
-                raise RuntimeError("dictionary keys changed during iteration")
+            if self._has_lost_keys(iterator, owner):  # Python goes on with those that are left
+                fail(
+                    f"a key of a {kind} is removed while it is iterated over",
+                    "iterate over a copy",
+                )
         key = self.next_of_sequence(iterator)
         return key.value if isinstance(key, HeapKey) else key
+
+    def _has_lost_keys(self, iterator: IteratorRef, owner: Ref) -> bool:
+        """True if a dict or a set has lost a key since the last item of an iterator was taken."""
+        items = owner.table[ITEMS]
+        for table, key, old in reversed(self.heap.trail):
+            if table is iterator.table and key is AT:
+                return False
+            if table is owner.table and key is ITEMS:
+                if not isinstance(old, dict):
+                    break
+                if len(old) > len(items) or not all(map(operator.is_, old, items)):
+                    return True
+                items = old
+        return list(owner.table[ITEMS]) != list(iterator.table[SOURCE])
 
     def next_by_index(self, iterator: IteratorRef) -> Any:
         if iterator.table[DONE]:

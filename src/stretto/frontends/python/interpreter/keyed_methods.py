@@ -61,8 +61,8 @@ def get(self: Containers, holder: Ref, key: Any, default: Any = None) -> Any:
 
 
 def set_default(self: Containers, holder: Ref, key: Any, default: Any = None) -> Any:
-    regions = self.interpreter.regions
-    found = self.items(holder).get(self.key(key), MISSING)
+    regions, key = self.interpreter.regions, self.key(key)
+    found = self.items(holder).get(key, MISSING)
     bound = regions.is_bound(found)
 
     def added() -> Any:
@@ -78,7 +78,8 @@ def pop_entry(self: Containers, holder: Ref, key: Any, *default: Any) -> Any:
     regions = self.interpreter.regions
     if not default:
         return self.remove_entry(holder, key)
-    bound = regions.is_bound(self.items(holder).get(self.key(key), MISSING))
+    key = self.key(key)
+    bound = regions.is_bound(self.items(holder).get(key, MISSING))
     if isinstance(bound, bool):
         return self.remove_entry(holder, key) if bound else default[0]
     return regions.branch(bound, lambda: self.remove_entry(holder, key), lambda: default[0])
@@ -161,7 +162,7 @@ def items_of_set(self: Containers, other: Any) -> dict[Any, Any] | None:
     if isinstance(other, Ref) and issubclass(other.kind, set):
         return self.entries(other)
     if isinstance(other, DictView) and other.name != "values":
-        return dict.fromkeys(given(self, other))
+        return keys_of(self, other)
     return dict.fromkeys(other) if isinstance(other, frozenset) else None
 
 
@@ -175,17 +176,18 @@ def init_set(self: Containers, holder: Ref, items: Any = ()) -> None:
 
 
 def add(self: Containers, holder: Ref, item: Any) -> None:
-    held = self.items(holder).get(self.key(item), MISSING)
+    item = self.key(item)
+    held = self.items(holder).get(item, MISSING)
     if self.interpreter.regions.is_bound(held) is not True:
         self.set_entry(holder, item, None)
 
 
 def discard(self: Containers, holder: Ref, item: Any) -> None:
-    pop_entry(self, holder, item, None)
+    pop_entry(self, holder, self.item_to_find(item), None)
 
 
 def remove_of_set(self: Containers, holder: Ref, item: Any) -> None:
-    self.remove_entry(holder, item)
+    self.remove_entry(holder, self.item_to_find(item))
 
 
 def pop_of_set(self: Containers, holder: Ref) -> Any:

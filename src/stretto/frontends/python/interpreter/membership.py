@@ -135,6 +135,8 @@ class Membership:
         if isinstance(items, TracedList):
             return operations.contains(items, item)
         if isinstance(items, dict):
+            if issubclass(holder.kind, set):
+                item = self.interpreter.containers.item_to_find(item)
             return self._among_keys(items, self.interpreter.containers.asked_key(item))
         return self._among(items, item)
 
@@ -156,9 +158,9 @@ class Membership:
         if isinstance(container, tuple):
             return self._among(container, item)
         if isinstance(container, frozenset):
-            return self._among_keys(
-                dict.fromkeys(container), self.interpreter.containers.asked_key(item)
-            )
+            containers = self.interpreter.containers
+            key = containers.asked_key(containers.item_to_find(item))
+            return self._among_keys(dict.fromkeys(container), key)
         if isinstance(container, range) and _is_late(item):
             return self._in_range(container, item)
         if isinstance(container, torch.Tensor):

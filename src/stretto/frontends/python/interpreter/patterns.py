@@ -10,6 +10,7 @@ from stretto.frontends.python.interpreter.frames import (
 )
 from stretto.frontends.python.interpreter.heap import (
     MISSING,
+    Ref,
 )
 from stretto.frontends.python.values.either import Either
 
@@ -32,7 +33,8 @@ class Patterns:
         self.heap = interpreter.heap
 
     def match(self, frame: PythonFrame, pattern: ast.pattern, subject: Any) -> Any:
-        """Return the truth of a pattern's match, and bind its names."""
+        """Return the truth of a pattern's match. Its names are bound by `bind`, after all of it
+        has matched."""
         interpreter = self.interpreter
         asks_for_parts = isinstance(pattern, ast.MatchSequence | ast.MatchMapping | ast.MatchClass)
         if asks_for_parts and isinstance(subject, Either):
@@ -52,12 +54,12 @@ class Patterns:
                 return self.interpreter.operators.same(subject, value)
             case ast.MatchAs(pattern=None, name=name):
                 if name is not None:
-                    interpreter.store_name(frame, name, subject)
+                    self._capture(frame, name, subject)
                 return True
             case ast.MatchAs(pattern=ast.pattern() as inner, name=name):
                 found = self.match(frame, inner, subject)
                 if found is not False and name is not None:
-                    interpreter.store_name(frame, name, subject)
+                    self._capture(frame, name, subject)
                 return found
             case ast.MatchOr(patterns=patterns):
                 return self._any_of(frame, patterns, subject)
@@ -70,10 +72,24 @@ class Patterns:
             case _:
                 raise AssertionError(pattern)
 
+    def _capture(self, frame: PythonFrame, name: str, value: Any) -> None:
+        self.heap.set(frame.captured, name, value)
+
+    def bind(self, frame: PythonFrame) -> None:
+        """Bind the names of the pattern that has matched."""
+        for name, value in frame.captured.items():
+            self.interpreter.store_name(frame, name, value)
+
     def _of_sequence(self, frame: PythonFrame, patterns: Any, subject: Any) -> Any:
         kind = self.interpreter.attributes.type_of(subject)
         if not kind.__flags__ & _IS_SEQUENCE:
             return False
+        if not any(isinstance(p, ast.MatchStar) for p in patterns) and not isinstance(subject, Ref):
+            length = self.interpreter.containers.length(subject)
+            if isinstance(length, int) and length != len(patterns):
+                return False
+            if isinstance(length, int) and not patterns:
+                return True
         takes_all = len(patterns) == 1 and isinstance(patterns[0], ast.MatchStar)
         if takes_all and patterns[0].name is None:
             return True
@@ -85,12 +101,16 @@ class Patterns:
             return False
         known = interpreter.containers.mapping(subject)
         values = (interpreter.expressions.value(frame, key) for key in pattern.keys)
-        names = list(map(interpreter.containers.key, values))
+        names = list[Any]()
+        for name in map(interpreter.containers.key, values):
+            if name in names:
+                raise ValueError(f"mapping pattern checks duplicate key ({name!r})")
+            names.append(name)
         if not all(name in known for name in names):
             return False
         if pattern.rest is not None:
             left = {k: v for k, v in known.items() if k not in names}
-            interpreter.store_name(frame, pattern.rest, self.heap.new(dict, left))
+            self._capture(frame, pattern.rest, self.heap.new(dict, left))
         return self._all_of(frame, pattern.patterns, [known[name] for name in names])
 
     def _of_class(self, frame: PythonFrame, pattern: ast.MatchClass, subject: Any) -> Any:
@@ -111,6 +131,14 @@ class Patterns:
                 f"({len(patterns)} given)"
             )
         fields = [*known[: len(patterns)], *pattern.kwd_attrs]
+        for number, name in enumerate(fields):
+            if not isinstance(name, str):
+                shown = type(name).__name__
+                raise TypeError(f"__match_args__ elements must be strings (got {shown})")
+            if name in fields[:number]:
+                raise TypeError(
+                    f"{kind.__name__}() got multiple sub-patterns for attribute {name!r}"
+                )
         held = [attributes.lookup(subject, name) for name in fields]
         if any(item is MISSING for item in held):
             return False
@@ -152,6 +180,6 @@ class Patterns:
             return False
         middle = items[star : len(items) - rest]
         if patterns[star].name is not None:
-            self.interpreter.store_name(frame, patterns[star].name, self.heap.list(middle))
+            self._capture(frame, patterns[star].name, self.heap.list(middle))
         others = [*patterns[:star], *patterns[star + 1 :]]
         return self._all_of(frame, others, [*items[:star], *items[len(items) - rest :]])

@@ -89,10 +89,13 @@ class ProtocolRules:
     def _compared(self, op: type[ast.cmpop]) -> Rule:
         return lambda a, b: self.interpreter.operators.compare(op, a, b)
 
-    def _power(self, base: Any, exponent: Any, modulus: Any = None) -> Any:
-        if modulus is None:
-            return self.interpreter.operators.binary("pow", base, exponent)
-        return self.interpreter.calls.native(pow, (base, exponent, modulus), {})
+    def _power(self, base: Any, exp: Any, mod: Any = None) -> Any:
+        if mod is None:
+            return self.interpreter.operators.binary("pow", base, exp)
+        found = self.interpreter.operators.special(base, "__pow__", exp, mod)
+        if found is not NotImplemented:
+            return found
+        return self.interpreter.calls.native(pow, (base, exp, mod), {})
 
     def by_method(self, function: Any) -> Rule:
         """Return the rule for a function that calls one of several special methods."""

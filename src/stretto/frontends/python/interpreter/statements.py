@@ -22,8 +22,8 @@ from stretto.frontends.python.interpreter.frames import (
     Perhaps,
     PythonFrame,
     Raised,
-    raised_in,
     of_program,
+    raised_in,
     thrown,
 )
 from stretto.frontends.python.interpreter.generators import has_yield
@@ -350,7 +350,7 @@ class Statements:
                 if isinstance(end, End) and isinstance(end.jump, Raised):
                     raise thrown(self.restored(end.jump))
         except (Exception, GeneratorExit) as raised:
-            if isinstance(raised, GeneratorExit) and not frame.is_closing:
+            if isinstance(raised, GeneratorExit) and not frame.is_closing:  # of the host
                 raise
             del frame.tries[depth:]
             error = of_program(raised)
@@ -435,14 +435,17 @@ class Statements:
 
     def statement_match(self, frame: PythonFrame, node: ast.Match) -> Generator[Any, Any, Any]:
         subject = yield from self.perhaps_yields(frame, node.subject)
+        patterns = self.interpreter.patterns
         for number, case in enumerate(node.cases):
-            found = self.interpreter.patterns.match(frame, case.pattern, subject)
+            frame.captured = self.heap.new_table()
+            found = patterns.match(frame, case.pattern, subject)
             if found is False:
                 continue
-            if case.guard is not None:
+            if found is True or case.guard is not None:
 
                 def guard(case: Any = case) -> Any:
-                    return self.expressions.test(frame, case.guard)
+                    patterns.bind(frame)
+                    return case.guard is None or self.expressions.test(frame, case.guard)
 
                 found = (
                     guard()
@@ -453,10 +456,16 @@ class Statements:
                     continue
             if found is True:
                 return (yield from self.block(frame, case.body))
+
+            def body(case: Any = case) -> Any:
+                if case.guard is None:
+                    patterns.bind(frame)
+                return self.interpreter.finish(self.block(frame, case.body))
+
             rest = ast.Match(node.subject, node.cases[number + 1 :])
             return self.interpreter.regions.branch(
                 found,
-                lambda case=case: self.interpreter.finish(self.block(frame, case.body)),
+                body,
                 lambda rest=rest: self.interpreter.finish(self.match_rest(frame, rest, subject)),
                 joins_ends=True,
             )

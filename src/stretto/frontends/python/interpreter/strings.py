@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from stretto.frontends.python.interpreter.execution import PythonInterpreter
 
 Lookup = Callable[[int | str], Any]
+_PLAIN_TEXTS = (BaseException.__str__, AttributeError.__str__)
+"""Methods that show the arguments of an exception."""
 
 
 class Strings:
@@ -72,12 +74,13 @@ class Strings:
         return found
 
     def _of_error(self, error: BaseException, kind: Any) -> Any:
-        if kind is str and type(error).__str__ is BaseException.__str__:
+        if kind is str and type(error).__str__ in _PLAIN_TEXTS:
             shown = [self.text(x, str if len(error.args) == 1 else repr) for x in error.args]
             return shown[0] if len(shown) == 1 else self._enclosed("(", shown, ")") if shown else ""
         shown = [self.text(item, repr) for item in error.args]
         if kind is str:
-            return shown[0] if len(shown) == 1 else str(error)
+            is_key = type(error).__str__ is KeyError.__str__ and len(shown) == 1
+            return shown[0] if is_key else str(error)
         return self._enclosed(f"{type(error).__name__}(", shown, ")")
 
     def _has_own_text(self, value: Any, outer: tuple[Any, ...]) -> bool:
