@@ -32,6 +32,7 @@ from checks.fuzz.outcome import Outcome
 from checks.fuzz.source import load
 from checks.fuzz.trial import Made, Note, Program, try_program
 from checks.fuzz.workers import Job
+from stretto.frontends.python.tracing.locations import is_user_file
 
 MODULES = (
     *("array", "augassign", "binop", "bisect", "bool", "call", "class", "collections", "compare"),
@@ -59,7 +60,7 @@ BIGGEST = 1 << 40
 BEYOND = "an int is beyond 64 bits"
 """Begins the error of a run for what Python computes and a program does not."""
 MOST_LINES = 10_000
-"""Lines of Python that a test may run: loops over plain numbers are unrolled in a program."""
+"""Lines of a test that it may run: loops over plain numbers are unrolled in a program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +261,10 @@ def unfit(call: Callable[[], object], most_lines: int = MOST_LINES) -> str:
     """The reason why a program is not tried: its call in eager raises or takes long."""
     lines = 0
 
-    def count(_frame: FrameType, event: str, _: Any) -> Any:
+    def count(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal lines
+        if not is_user_file(frame.f_code.co_filename):
+            return None
         lines += event == "line"
         if lines > most_lines:
             raise _TooLongError

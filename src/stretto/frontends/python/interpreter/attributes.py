@@ -81,6 +81,8 @@ class Attributes:
             return value.kind
         if isinstance(value, DictView):
             return type(getattr({}, value.name)())
+        if isinstance(value, BoundMethod):
+            return types.BuiltinMethodType
         if isinstance(value, TracedTensor):
             return torch.Tensor if value.number is None else kind_of_number(value)
         if texts.is_text(value):
@@ -453,7 +455,9 @@ class Attributes:
         if isinstance(value, type | types.ModuleType) or self.has_namespace(value):
             return
         if isinstance(entry, types.MemberDescriptorType):
-            return
+            if "__slots__" in vars(entry.__objclass__):
+                return
+            raise AttributeError("readonly attribute", name=name, obj=value)
         problem = (
             f"'{kind.__name__}' object has no attribute '{name}'"
             if entry is MISSING
@@ -506,7 +510,8 @@ class Attributes:
                 found = self.generic(value, *args)
                 if found is MISSING:
                     kind = self.type_of(value).__name__
-                    raise AttributeError(f"'{kind}' object has no attribute '{args[0]}'")
+                    shown = f"'{kind}' object has no attribute '{args[0]}'"
+                    raise AttributeError(shown, name=args[0], obj=value)
                 return found
             case "__eq__":
                 return True if self.heap.are_same(value, args[0]) else NotImplemented

@@ -53,6 +53,18 @@ class ContainerContents:
             self.heap.check_copies(holder.table)
         return self.items(holder)
 
+    def unchanged(self, holder: Ref, operation: Callable[[], Any]) -> Any:
+        """Run an operation that compares items of a container. Fails if a comparison of the program
+        changes the container."""
+        items = holder.table[ITEMS]
+        found = operation()
+        if holder.table[ITEMS] is not items:
+            fail(
+                f"a comparison changes the {base_of(holder.kind).__name__} whose items it compares",
+                "change it after the comparison",
+            )
+        return found
+
     def put(self, holder: Ref, items: Any) -> None:
         self.heap.set(holder.table, ITEMS, items)
 
@@ -176,10 +188,12 @@ class ContainerContents:
 
     def set_entry(self, holder: Ref, index: Any, value: Any) -> None:
         """Set an entry of a dict, or add an item to a set."""
-        items, key = self.items(holder), self.key(index)
         if not issubclass(holder.kind, dict | set):
             raise TypeError(f"'{holder.kind.__name__}' object does not support item assignment")
-        bound = self.interpreter.regions.is_bound(items.get(key, MISSING))
+        key = self.key(index)
+        items = self.items(holder)
+        held = self.unchanged(holder, lambda: items.get(key, MISSING))
+        bound = self.interpreter.regions.is_bound(held)
         if key in items and bound is not True and next(reversed(items)) is not key:
             fail(
                 "an entry of a dict that was added or removed in only one arm of a traced branch "
@@ -188,10 +202,12 @@ class ContainerContents:
             )
         self.put(holder, {**items, key: value})
 
-    def remove_entry(self, holder: Ref, index: Any) -> Any:
-        """Remove an entry of a dict or an item of a set, and return the value. Raises KeyError."""
-        items, key, regions = self.items(holder), self.key(index), self.interpreter.regions
-        found = items.get(key, MISSING)
+    def remove_entry(self, holder: Ref, index: Any, shown: Any = MISSING) -> Any:
+        """Remove an entry of a dict or an item of a set, and return the value. Raises KeyError.
+        shown: what the error names in place of the key."""
+        key, regions = self.key(index), self.interpreter.regions
+        items = self.items(holder)
+        found = self.unchanged(holder, lambda: items.get(key, MISSING))
         bound = regions.is_bound(found)
 
         def removed() -> Any:
@@ -199,7 +215,8 @@ class ContainerContents:
             return regions.present(found)
 
         def missing() -> Any:
-            raise KeyError(index.value if isinstance(index, HeapKey) else index)
+            named = index if shown is MISSING else shown
+            raise KeyError(named.value if isinstance(named, HeapKey) else named)
 
         if isinstance(bound, bool):
             return removed() if bound else missing()

@@ -145,6 +145,12 @@ class Contexts:
         return found if isinstance(found, tuple) else (found,)
 
     def matches(self, error: BaseException, kinds: Any) -> bool:
+        """Return True if a handler for some classes handles an exception."""
+        for kind in kinds if isinstance(kinds, tuple) else (kinds,):
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise TypeError(
+                    "catching classes that do not inherit from BaseException is not allowed"
+                )
         return isinstance(error, kinds)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import dataclasses
 import types
 from collections import OrderedDict, defaultdict, deque
 from typing import TYPE_CHECKING, Any
@@ -49,16 +50,21 @@ class Definitions:
             "__module__": frame.function.__globals__.get("__name__"),
             "__qualname__": code.co_qualname,
         }
+        doc = ast.get_docstring(node, clean=False)
+        if doc is not None:
+            names["__doc__"] = doc
         if bases is not given:
             names["__orig_bases__"] = tuple(given)
         inner = PythonFrame(frame.function, code, parent=frame, names=names)
         cell = self.heap.new_cell()
         if "__class__" in code.co_cellvars:
             inner.cells["__class__"] = cell
+            names["__classcell__"] = cell
         with interpreter.regions.inside_of_statement():
             interpreter.finish(interpreter.statements.block(inner, body_of_class(node)))
         made = self._called(meta, node.name, bases, names, keywords)
-        self.heap.set(self.heap.table_of(cell), CELL, made)
+        if CELL not in self.heap.table_of(cell):
+            self.heap.set(self.heap.table_of(cell), CELL, made)
         for decorator in reversed(decorators):
             if getattr(decorator, "__module__", "") == "dataclasses":
                 made = decorator(made)
@@ -81,6 +87,10 @@ class Definitions:
         """Make a class, as `type.__new__` does, with calls of `__set_name__` and of
         `__init_subclass__` of the user."""
         attributes, call = self.interpreter.attributes, self.interpreter.calls.call
+        if _is_of_user(attributes.entry(meta, "mro")):
+            fail("a metaclass with the method mro makes a class", "define the class outside")
+        cell = names.get("__classcell__")
+        names = {key: value for key, value in names.items() if key != "__classcell__"}
         held = {key: self.heap.real(value) for key, value in names.items()}
         told = {
             key: value
@@ -89,6 +99,13 @@ class Definitions:
             and attributes.method(value, "__set_name__") is not MISSING
             and native_code.is_of_user(attributes.type_of(value))
         }
+        for value in held.values():
+            default = value.default if isinstance(value, dataclasses.Field) else None
+            if (
+                self.heap.is_own(default)
+                and attributes.method(default, "__set_name__") is not MISSING
+            ):
+                fail("the default of a field is told its name", "define the class outside")
         later = {key: held.pop(key) for key in told}
         starts = [
             base for kind in bases for base in kind.__mro__ if "__init_subclass__" in vars(base)
@@ -113,6 +130,8 @@ class Definitions:
         for key, value in later.items():
             type.__setattr__(made, key, value)
         self.heap.note(self.heap.table_of(made))
+        if isinstance(cell, types.CellType):
+            self.heap.set(self.heap.table_of(cell), CELL, made)
         for key, value in names.items():
             if held.get(key) is not value and isinstance(value, HeapObject):
                 self.heap.refs[id(held[key])] = held[key], value
@@ -126,7 +145,10 @@ class Definitions:
         """Return rules for functions that make classes and objects of them."""
 
         def new_type(meta: type, name: str, bases: Any, names: Ref, **keywords: Any) -> type:
-            items = self.interpreter.containers.items(names)
+            items = self.interpreter.containers.entries(names)
+            if self.interpreter.frames:
+                space = self.interpreter.frames[-1].function.__globals__
+                items = {"__module__": space.get("__name__"), **items}
             return self.new_class(meta, name, bases, items, keywords)
 
         def new_tuple(kind: type, items: Any = ()) -> Any:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from stretto.frontends.python.interpreter.attributes import Attributes
     from stretto.frontends.python.interpreter.execution import PythonInterpreter
 
+_WITH_REAL_STATE = (
+    tuple, BaseException, types.FunctionType, types.MethodType, property, classmethod, staticmethod,
+    functools.partial,
+)  # fmt: skip
+"""Classes whose objects are real ones, with all that they were made of."""
 _NATIVE_METHODS = types.MethodDescriptorType, types.WrapperDescriptorType
 
 
@@ -87,7 +92,7 @@ class Descriptors:
 
     def _slot(self, entry: types.MemberDescriptorType, value: Any, name: str) -> Any:
         is_native = "__slots__" not in vars(entry.__objclass__)
-        has_real = isinstance(value, tuple | BaseException | types.FunctionType | property)
+        has_real = isinstance(value, _WITH_REAL_STATE)
         has_real |= not isinstance(value, HeapObject) and not self.heap.is_own(value)
         if is_native and has_real:
             return self.heap.received(entry.__get__(value))
@@ -114,7 +119,7 @@ class Descriptors:
         if isinstance(value, types.FunctionType):
             found = self.attributes.stored(value, entry.__name__)
             return self.heap.adopt(entry.__get__(value, kind)) if found is MISSING else found
-        if isinstance(value, HeapObject) or self.heap.is_own(value):
+        if isinstance(value, HeapObject | DictView) or self.heap.is_own(value):
             fail(
                 f"an attribute of native code of a {kind.__name__} is read",
                 "keep it in an attribute of its own",
@@ -174,7 +179,7 @@ class Descriptors:
             fail("'__dict__' of a class is read after a change of one", "name the attributes")
         if isinstance(of_meta, types.GetSetDescriptorType | types.MemberDescriptorType):
             return self.heap.adopt(getattr(kind, name, MISSING))
-        if self.is_data(of_meta):
+        if self.is_data(of_meta) and self.has_getter(of_meta):
             return self.bound(of_meta, kind, meta, name)
         entry = self.attributes.entry(kind, name)
         if entry is not MISSING:

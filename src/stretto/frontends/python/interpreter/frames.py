@@ -201,6 +201,13 @@ class BoundMethod:
     def __init__(self, holder: Any, name: str) -> None:
         self.holder, self.name = holder, name
 
+    def __eq__(self, other: object) -> bool:
+        is_like = isinstance(other, BoundMethod) and other.name == self.name
+        return is_like and other.holder is self.holder
+
+    def __hash__(self) -> int:
+        return hash((id(self.holder), self.name))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostFunction:

@@ -104,7 +104,8 @@ class IteratorRules:
         rest = self.iteration.rest(items)
         if rest is not None:
             given = items.table[ITEMS] if isinstance(items, Ref) else items
-            return self.iterators.of_sequence(sources.backwards(given), reversed)
+            kind = type(iter(given)) if isinstance(given, range) else reversed
+            return self.iterators.of_sequence(sources.backwards(given), kind)
         if interpreter.attributes.method(items, "__getitem__") is not MISSING:
             length = interpreter.containers.length(items)
             if not isinstance(length, int):

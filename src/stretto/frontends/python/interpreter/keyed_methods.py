@@ -7,7 +7,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from stretto.frontends.python.interpreter.heap import MISSING, DictView, HeapKey, Ref
+from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, DictView, HeapKey, Ref
 from stretto.frontends.python.lists import sources
 from stretto.frontends.python.values import texts
 from stretto.frontends.python.values.either import Either
@@ -20,13 +20,13 @@ from stretto.frontends.python.interpreter.sequence_methods import Rule, given
 # ---- dicts ---------------------------------------------------------------------------------------
 
 
-def init_dict(self: Containers, holder: Ref, *args: Any, **kwargs: Any) -> None:
+def init_dict(self: Containers, holder: Ref, /, *args: Any, **kwargs: Any) -> None:
     if len(args) > 1:
         raise TypeError(f"dict expected at most 1 argument, got {len(args)}")
     update(self, holder, *args, **kwargs)
 
 
-def init_defaultdict(self: Containers, holder: Ref, *args: Any, **kwargs: Any) -> None:
+def init_defaultdict(self: Containers, holder: Ref, /, *args: Any, **kwargs: Any) -> None:
     factory = args[0] if args else None
     if factory is not None and not self.interpreter.calls.call(callable, (factory,), {}):
         raise TypeError("first argument must be callable or None")
@@ -34,7 +34,7 @@ def init_defaultdict(self: Containers, holder: Ref, *args: Any, **kwargs: Any) -
     update(self, holder, *args[1:], **kwargs)
 
 
-def update(self: Containers, holder: Ref, *args: Any, **kwargs: Any) -> None:
+def update(self: Containers, holder: Ref, /, *args: Any, **kwargs: Any) -> None:
     found = dict(self.mapping(args[0])) if args else {}
     found |= kwargs
     sets = self.interpreter.attributes.method(holder, "__setitem__")
@@ -42,8 +42,12 @@ def update(self: Containers, holder: Ref, *args: Any, **kwargs: Any) -> None:
         for key, value in found.items():
             self.interpreter.calls.call(sets, (key, value), {})
         return
+    source = args[0] if args and isinstance(args[0], Ref) else None
+    before = None if source is None else source.table[ITEMS]
     for key, value in found.items():
         self.set_entry(holder, key, value)
+        if source is not None and source is not holder and source.table[ITEMS] is not before:
+            raise RuntimeError("dict mutated during update")
 
 
 def get(self: Containers, holder: Ref, key: Any, default: Any = None) -> Any:
@@ -187,7 +191,7 @@ def discard(self: Containers, holder: Ref, item: Any) -> None:
 
 
 def remove_of_set(self: Containers, holder: Ref, item: Any) -> None:
-    self.remove_entry(holder, self.item_to_find(item))
+    self.remove_entry(holder, self.item_to_find(item), item)
 
 
 def pop_of_set(self: Containers, holder: Ref) -> Any:

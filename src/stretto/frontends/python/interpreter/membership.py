@@ -118,7 +118,9 @@ class Membership:
         if isinstance(container, Ref):
 
             def among() -> Any:
-                return self.in_container(container, item)
+                return interpreter.containers.unchanged(
+                    container, lambda: self.in_container(container, item)
+                )
 
             return interpreter.containers.with_content(container, among)
         if isinstance(container, DictView):

@@ -22,6 +22,7 @@ from stretto.frontends.python.interpreter.frames import BoundMethod, SuperOf
 from stretto.frontends.python.interpreter.heap import (
     CONTAINERS,
     ITEMS,
+    DictView,
     IteratorRef,
     Ref,
     rebuild_tuple,
@@ -71,6 +72,8 @@ class GivenValues:
                 return self._copy(value)
             case IteratorRef():
                 return self._advanced(value)
+            case DictView():
+                return getattr(self._copy(value.holder), value.name)()
             case BoundMethod() | types.FunctionType() | types.MethodType():
                 return self._function(value)
             case SuperOf():

@@ -9,6 +9,7 @@ from stretto.frontends.python.interpreter.frames import (
     PythonFrame,
 )
 from stretto.frontends.python.interpreter.heap import (
+    ITEMS,
     MISSING,
     Ref,
 )
@@ -84,14 +85,22 @@ class Patterns:
         kind = self.interpreter.attributes.type_of(subject)
         if not kind.__flags__ & _IS_SEQUENCE:
             return False
-        if not any(isinstance(p, ast.MatchStar) for p in patterns) and not isinstance(subject, Ref):
-            length = self.interpreter.containers.length(subject)
-            if isinstance(length, int) and length != len(patterns):
+        stars = [p for p in patterns if isinstance(p, ast.MatchStar)]
+        containers, count = self.interpreter.containers, len(patterns) - len(stars)
+        is_known = isinstance(subject, Ref) and isinstance(subject.table[ITEMS], tuple)
+        length = None if is_known else containers.length(subject)
+        if isinstance(length, int):
+            if length < count or (not stars and length > count):
                 return False
-            if isinstance(length, int) and not patterns:
+            if not count and all(star.name is None for star in stars):
                 return True
-        takes_all = len(patterns) == 1 and isinstance(patterns[0], ast.MatchStar)
-        if takes_all and patterns[0].name is None:
+            if stars and stars[0].name is None:  # only the items that are named are taken
+                at = patterns.index(stars[0])
+                places = [*range(at), *range(length - count + at, length)]
+                items = [containers.getitem(subject, place) for place in places]
+                others = [p for p in patterns if p is not stars[0]]
+                return self._all_of(frame, others, items)
+        if len(patterns) == 1 and stars and stars[0].name is None:
             return True
         return self._sequence(frame, patterns, list(self.interpreter.iteration.iterate(subject)))
 

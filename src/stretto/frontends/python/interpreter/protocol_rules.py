@@ -197,6 +197,8 @@ class ProtocolRules:
                 items = [again(item) for item in value]
                 same = all(a is b for a, b in zip(items, value, strict=True))
                 found = value if same else tuple(items)
+            elif isinstance(value, slice):
+                found = slice(*map(again, (value.start, value.stop, value.step)))
             elif isinstance(value, types.MethodType):
                 found = types.MethodType(value.__func__, again(value.__self__))
             elif self._has_table(value):

@@ -132,7 +132,7 @@ def remove(self: Containers, holder: Ref, item: Any) -> None:
         name = "deque.remove(x): x not in deque"
     if not isinstance(items, TracedList):
         ordering.check_identity(items, item)
-    at = _position(self, items, item, 0, None, lambda: name)
+    at = self.unchanged(holder, lambda: _position(self, items, item, 0, None, lambda: name))
     self.delete_item(holder, at)
 
 
@@ -173,10 +173,14 @@ def index_of(self: Containers, holder: Ref, item: Any, *bounds: Any) -> Any:
         shown = self.interpreter.strings.text(item, repr)
         return self.interpreter.operators.binary("add", shown, f" is not in {base}")
 
-    return _position(self, items, item, start, stop, message)
+    return self.unchanged(holder, lambda: _position(self, items, item, start, stop, message))
 
 
 def count(self: Containers, holder: Ref, item: Any) -> Any:
+    return self.unchanged(holder, lambda: _count(self, holder, item))
+
+
+def _count(self: Containers, holder: Ref, item: Any) -> Any:
     items, operators = self.items(holder), self.interpreter.operators
     if isinstance(items, TracedList):
         return operations.count(items, item)
@@ -279,10 +283,13 @@ def comparison(op: type[ast.cmpop], base: type) -> Rule:
         if holder is other and op in (ast.Eq, ast.NotEq):
             return op is ast.Eq
 
-        def with_other() -> Any:
+        def compare() -> Any:
             return self.interpreter.operators.compare_containers(
                 op, self.items(holder), self.items(other)
             )
+
+        def with_other() -> Any:
+            return self.unchanged(holder, lambda: self.unchanged(other, compare))
 
         return self.with_content(other, with_other)
 
