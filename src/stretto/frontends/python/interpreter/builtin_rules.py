@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import ast
 import collections
 import dataclasses
@@ -74,6 +75,7 @@ class BuiltinRules:
             types.MappingProxyType: self.mapping_proxy,
             typing.get_type_hints: self.type_hints,
             super: self.super_,
+            abc.abstractmethod: self.as_it_is(abc.abstractmethod),
             dataclasses.dataclass: self.as_it_is(dataclasses.dataclass),
             dataclasses.field: self.as_it_is(dataclasses.field),
             dataclasses.InitVar: self.as_it_is(dataclasses.InitVar),
@@ -233,10 +235,12 @@ class BuiltinRules:
         return rule
 
     def of_text(self, kind: Any) -> Any:
-        def rule(object: Any = "", *coded: Any, **named: Any) -> Any:
-            if coded or named:
-                return self.interpreter.calls.native(kind, (object, *coded), named)
-            return self.interpreter.strings.text(object, kind)
+        def rule(*args: Any, **named: Any) -> Any:
+            if len(args) == 1 and not named:
+                return self.interpreter.strings.text(args[0], kind)
+            if not args and named.keys() == {"object"}:
+                return self.interpreter.strings.text(named["object"], kind)
+            return self.interpreter.calls.native(kind, args, named)
 
         return rule
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import logging
 import operator
 import types
@@ -31,6 +32,7 @@ from stretto.frontends.python.interpreter.heap import (
     IteratorRef,
     Ref,
 )
+from stretto.frontends.python.interpreter.host import apply
 from stretto.frontends.python.interpreter.membership import is_late_number
 from stretto.frontends.python.interpreter.native_calls import GivenValues, NativeCaller
 from stretto.frontends.python.interpreter.sequence_methods import of_tuple
@@ -455,6 +457,8 @@ class Callables:
             maker: Any = new
             made = self.heap.take(maker(kind))
             return self._started(kind, made, args, kwargs)
+        if new is object.__new__ and inspect.isabstract(kind):
+            return apply(object.__new__, kind)  # raises TypeError
         if new is object.__new__ and self.is_made_in_heap(kind, args, kwargs):
             made = self.heap.new_object(kind)
             return self._started(kind, made, args, kwargs)

@@ -246,8 +246,10 @@ class Containers(ContainerContents):
         elif isinstance(holder, Ref):
             self.with_content(holder, lambda: self.delete_item(holder, index))
         else:
-            kind = self.interpreter.attributes.type_of(holder).__name__
-            raise TypeError(f"'{kind}' object doesn't support item deletion")
+            kind = self.interpreter.attributes.type_of(holder)
+            if isinstance(holder, torch.Tensor) or not hasattr(kind, "__delitem__"):
+                raise TypeError(f"'{kind.__name__}' object doesn't support item deletion")
+            self.interpreter.calls.native(holder.__delitem__, (index,), {})
 
     def delete_item(self, holder: Ref, index: Any) -> None:
         """Delete an item of a container, as its class in C does."""
@@ -335,6 +337,18 @@ class Containers(ContainerContents):
             return self.heap.new(set, dict.fromkeys(map(self.key, items)))
         return value
 
+    def _set_of(self, value: Any) -> Any:
+        """Return a set of the items of an operand of a view; values without items as they are."""
+        is_set = isinstance(value, DictView | frozenset) or (
+            isinstance(value, Ref) and issubclass(value.kind, set)
+        )
+        kind = self.interpreter.attributes.type_of(value)
+        if is_set or not hasattr(kind, "__iter__") or isinstance(value, torch.Tensor):
+            return value
+        return self.heap.new(
+            set, dict.fromkeys(map(self.key, self.interpreter.iteration.known(value)))
+        )
+
     def item_to_find(self, item: Any) -> Any:
         """Return an item to look up in a set: a set stands for a frozenset of its items."""
         if isinstance(item, Ref) and issubclass(item.kind, set):
@@ -345,6 +359,10 @@ class Containers(ContainerContents):
 
     def of_operator(self, name: str, first: Any, second: Any) -> Any:
         """Return what a container says of a binary operator; NotImplemented if it has none."""
+        if isinstance(first, DictView) and first.name != "values":
+            second = self._set_of(second)
+        elif isinstance(second, DictView) and second.name != "values":
+            first = self._set_of(first)
         first, second = self.as_set(first), self.as_set(second)
         for held, method, other in ((first, name, second), (second, f"r{name}", first)):
             rule = method_of(held.kind, f"__{method}__") if isinstance(held, Ref) else None

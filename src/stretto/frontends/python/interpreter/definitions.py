@@ -39,7 +39,14 @@ class Definitions:
         """Make the class of a `class` statement, by a call of its metaclass."""
         interpreter = self.interpreter
         given = tuple(interpreter.expressions.items(frame, node.bases))
-        keywords = {k.arg: interpreter.expressions.value(frame, k.value) for k in node.keywords}
+        keywords: dict[str, Any] = {}
+        for item in node.keywords:
+            value = interpreter.expressions.value(frame, item.value)
+            more = {item.arg: value} if item.arg else interpreter.containers.keywords(value)
+            if not keywords.keys().isdisjoint(more):
+                (name,) = list(keywords.keys() & more.keys())[:1]
+                raise TypeError(f"{node.name} got multiple values for keyword argument '{name}'")
+            keywords |= more
         decorators = [interpreter.expressions.value(frame, d) for d in node.decorator_list]
         code = self.code_of(frame, node, node.name)
         bases = types.resolve_bases(given)
@@ -113,12 +120,16 @@ class Definitions:
         start = starts[0] if starts else object
         is_of_user = _is_of_user(vars(start)["__init_subclass__"])
         given = {} if is_of_user else keywords
-        made = types.new_class(
-            name,
-            (_Quiet,) if is_of_user else bases,
-            {"metaclass": meta, **given},
-            lambda space: space.update(held),
-        )
+        kinds = (_Quiet,) if is_of_user else bases
+        methods = ("__call__", "__new__", "__init__")
+        if any(_is_of_user(attributes.entry(meta, method)) for method in methods):
+            if any(not native_code.is_of_user(kind) for kind in meta.__mro__[:-2]):
+                fail(f"the metaclass {meta.__name__} makes a class", "define the class outside")
+            made = type.__new__(meta, name, kinds, held, **given)
+        else:
+            made = types.new_class(
+                name, kinds, {"metaclass": meta, **given}, lambda space: space.update(held)
+            )
         if is_of_user:
             try:
                 made.__bases__ = bases

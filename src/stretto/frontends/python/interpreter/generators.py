@@ -465,11 +465,19 @@ class Generators:
                 fail("the number of values of a yield from depends on a tensor", "use a loop")
             try:
                 sent = yield item
-            except Exception as error:
-                if not is_generator:
+            except (Exception, GeneratorExit) as error:
+                of_program = isinstance(error, Thrown) or frame.is_closing
+                if isinstance(getattr(error, "error", error), GeneratorExit) and of_program:
+                    self._close_inner(iterator, is_generator)
                     raise
-                item = self.resume(iterator, lambda steps, e=error: steps.throw(e))
-                continue
+                if isinstance(error, GeneratorExit):  # of the host
+                    raise
+                if is_generator:
+                    item = self.resume(iterator, lambda steps, e=error: steps.throw(e))
+                    continue
+                if self.interpreter.attributes.lookup(iterator, "throw") is not MISSING:
+                    fail("an iterator gets an exception by yield from", "use a generator")
+                raise
             if sent is None:
                 item = iteration.advance(iterator)
             elif is_generator:
@@ -478,6 +486,15 @@ class Generators:
                 send = self.interpreter.attributes.getattr(iterator, "send")
                 item = self.interpreter.calls.call(send, (sent,), {})
         return (iterator.table[LAST] if is_generator else None), None
+
+    def _close_inner(self, iterator: Any, is_generator: bool) -> None:
+        """Close the iterator of a `yield from` whose generator is closed."""
+        if is_generator:
+            self.close(iterator)
+            return
+        close = self.interpreter.attributes.lookup(iterator, "close")
+        if close is not MISSING:
+            self.interpreter.calls.call(close, (), {})
 
 
 def _acts_at_end(statement: ast.stmt) -> bool:

@@ -11,6 +11,7 @@ import ast
 import itertools
 import operator
 import types
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -175,6 +176,8 @@ class Iterators:
     def next_of_sequence(self, iterator: IteratorRef) -> Any:
         source, at = iterator.table[SOURCE], iterator.table[AT]
         interpreter = self.interpreter
+        if isinstance(source, Ref) and issubclass(source.kind, deque):
+            self._check_deque(iterator, source)
         is_indexed = isinstance(source, Indexed)
 
         def item() -> Any:
@@ -187,6 +190,19 @@ class Iterators:
             return source.item(at) if is_indexed else interpreter.containers.getitem(source, at)
 
         return interpreter.regions.branch(iterator.table[DONE], lambda: MISSING, item)
+
+    def _check_deque(self, iterator: IteratorRef, source: Ref) -> None:
+        """Raise RuntimeError if a deque has another length than when its iterator was made, and
+        fail if it has been changed otherwise."""
+        items = source.table[ITEMS]
+        if LAST not in iterator.table:
+            iterator.table[LAST] = items
+        before = iterator.table[LAST]
+        if items is before or iterator.table[DONE] is not False:
+            return
+        if isinstance(items, tuple) and isinstance(before, tuple) and len(items) != len(before):
+            raise RuntimeError("deque mutated during iteration")
+        fail("a deque is changed while it is iterated over", "iterate over a copy")
 
     def next_of_keys(self, iterator: IteratorRef) -> Any:
         """A key of a dict, or an item of a set; LAST: the dict or set."""

@@ -158,7 +158,7 @@ class Operators:
     def _comes_first(self, kinds: tuple[type, type], method: str) -> bool:
         """True if the second operand is asked first: its class is derived from that of the first
         one, and has a reflected method of its own."""
-        if not issubclass(kinds[1], kinds[0]):
+        if kinds[0] not in kinds[1].__mro__:
             return False
         entry = self.interpreter.attributes.entry
         return entry(kinds[1], method) is not entry(kinds[0], method)
@@ -222,7 +222,7 @@ class Operators:
         if isinstance(items, TracedList) or known is None:
             return self.heap.new(list, operations.repeated(self.as_traced(items), count))
         made = self.interpreter.containers.copied(held)
-        self.interpreter.containers.put(made, items * known)
+        self.interpreter.containers.put_bounded(made, items * known)
         return made
 
     def as_traced(self, items: Any) -> Any:
@@ -299,7 +299,7 @@ class Operators:
         type_of = self.interpreter.attributes.type_of
         kinds = type_of(first), type_of(second)
         calls = [(first, name, second), (second, _SWAPPED[name], first)]
-        if kinds[0] is not kinds[1] and issubclass(kinds[1], kinds[0]):
+        if kinds[0] is not kinds[1] and kinds[0] in kinds[1].__mro__:
             calls.reverse()
         for held, method, other in calls:
             result = self._compared(held, method, other)

@@ -45,7 +45,8 @@ _OF_METHODS: dict[Any, tuple[str, ...]] = {
 """Functions, and the special methods that they ask for, in this order."""
 _RESULTS: dict[Any, tuple[str, type]] = {
     int: ("__int__", int), float: ("__float__", float), complex: ("__complex__", complex),
-    hash: ("__hash__", int), format: ("__format__", str),
+    hash: ("__hash__", int), format: ("__format__", str), bytes: ("__bytes__", bytes),
+    operator.index: ("__index__", int),
 }  # fmt: skip
 _FINAL = (abs, round, divmod, hash, format, bytes, dir, math.trunc, operator.index)
 """Functions that return what a method returns; others are called again with it, unless the method
@@ -105,6 +106,8 @@ class ProtocolRules:
             if not args:
                 return self.interpreter.calls.native(function, args, kwargs)
             value, *others = args
+            if function is operator.index and isinstance(value, int):
+                return self.interpreter.calls.native(function, args, kwargs)
             if isinstance(value, Either):
 
                 def on_option(x: Any) -> Any:

@@ -226,7 +226,8 @@ def copy(self: Containers, holder: Ref) -> Ref:
 
 
 def sort(self: Containers, holder: Ref, *, key: Any = None, reverse: Any = False) -> None:
-    found = self.sorted(self.heap.new(list, self.items(holder)), key=key, reverse=reverse)
+    items = self.heap.new(list, self.items(holder))
+    found = self.unchanged(holder, lambda: self.sorted(items, key=key, reverse=reverse))
     self.put(holder, found.table[ITEMS])
 
 
