@@ -6,7 +6,7 @@ import ast
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import chdir, redirect_stdout, suppress
 from dataclasses import dataclass
 from io import StringIO
@@ -28,9 +28,11 @@ LEFT_OUT = {
     "memory and its addresses": "gc getrefcount getsizeof id weakref __del__ cpython_only support",
     "another process or thread": "subprocess threading script_helper assert_python_ok",
     "pickles": "pickle dumps loads copyreg __reduce__ __reduce_ex__",
-    "frames and lines": "settrace tb_frame tb_next f_back f_lineno gi_frame __traceback__ traceback "
-    "lineno_after_raise",
-    "limits of the interpreter": "getrecursionlimit setrecursionlimit recursion bigmemtest",
+    "frames and lines": (
+        "settrace tb_frame tb_next f_back f_lineno gi_frame gi_code __traceback__ traceback "
+        "lineno_after_raise"
+    ),
+    "limits of Python": ("getrecursionlimit setrecursionlimit recursion RecursionError bigmemtest"),
     "programs as texts": "exec eval compile dedent",
 }
 """What methods use that are not tried, by the reason: names in their text."""
@@ -46,9 +48,9 @@ class MethodOutcome:
     reason: str = ""
 
 
-def outcomes(name: str, folder: Path, only: str = "") -> Iterator[MethodOutcome]:
-    """Yield what becomes of each method of the module `test.test_NAME`. only: part of the names of
-    the methods to try."""
+def outcomes(name: str, folder: Path, without: Collection[str] = ()) -> Iterator[MethodOutcome]:
+    """Yield what becomes of each method of the module `test.test_NAME`. without: names of methods
+    that are not tried."""
     text, _ = parsed(f"test_{name}")
     with chdir(folder), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -58,7 +60,7 @@ def outcomes(name: str, folder: Path, only: str = "") -> Iterator[MethodOutcome]
         try:
             for owner, method in test_methods(f"test_{name}"):
                 shown = f"{name}.{owner.name}.{method.name}"
-                if only in shown:
+                if shown not in without:
                     bases = (plain.PlainChecks, test_class(module, owner.name))
                     kind = type(owner.name, bases, {"__module__": module.__name__})
                     reason = left_out(method)

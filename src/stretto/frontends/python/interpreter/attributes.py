@@ -455,7 +455,8 @@ class Attributes:
         if isinstance(value, type | types.ModuleType) or self.has_namespace(value):
             return
         if isinstance(entry, types.MemberDescriptorType):
-            if "__slots__" in vars(entry.__objclass__):
+            is_slot = "__slots__" in vars(entry.__objclass__)
+            if is_slot or not native_code.is_immutable(value):
                 return
             raise AttributeError("readonly attribute", name=name, obj=value)
         problem = (

@@ -32,7 +32,7 @@ from stretto.frontends.python.interpreter.heap import (
     IteratorRef,
     Ref,
 )
-from stretto.frontends.python.interpreter.host import apply
+from stretto.frontends.python.interpreter.host import apply, call_rule
 from stretto.frontends.python.interpreter.membership import is_late_number
 from stretto.frontends.python.interpreter.native_calls import GivenValues, NativeCaller
 from stretto.frontends.python.interpreter.sequence_methods import of_tuple
@@ -110,7 +110,7 @@ class Callables:
             if found is not NotImplemented:
                 return found
         if rule is not None:
-            return rule(*args, **kwargs)
+            return call_rule(rule, *args, **kwargs)
         match function:
             case BoundMethod():
                 return self.interpreter.containers.method_call(

@@ -124,6 +124,11 @@ class ContainerContents:
         """Return a key to look up, which may be a number or a text that only the run knows."""
         if isinstance(key, HeapKey):
             return key
+        if type(key) is slice:
+            raise TypeError("unhashable type: 'slice'")
+        if type(key) is tuple:
+            for part in key:
+                self.asked_key(part)
         if type(key) not in ATOMS and not isinstance(key, torch.Tensor | Either):
             hashed = self.interpreter.attributes.method(key, "__hash__")
             if hashed is None or (hashed is MISSING and isinstance(key, Ref)):

@@ -22,7 +22,7 @@ from stretto.frontends.python.interpreter.heap import (
     IteratorRef,
     Ref,
 )
-from stretto.frontends.python.interpreter.host import apply
+from stretto.frontends.python.interpreter.host import apply, call_rule
 from stretto.frontends.python.lists import indexing, operations, sources
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
@@ -289,7 +289,9 @@ class Containers(ContainerContents):
         if isinstance(holder, Ref):
             rule = method_of(holder.kind, name)
             if rule is not None:
-                return self.with_content(holder, lambda: rule(self, holder, *args, **kwargs))
+                return self.with_content(
+                    holder, lambda: call_rule(rule, self, holder, *args, **kwargs)
+                )
         if isinstance(holder, BaseException) and name == "__init__" and self.heap.is_own(holder):
             holder.args = args
             return None

@@ -125,6 +125,7 @@ class PythonInterpreter:
                 raise
             raise stop.error from None
         except Exception as error:
+            tracebacks.check_interpreted(error, self.heap)
             tracebacks.leave(error, frame)
             raise
         finally:

@@ -97,14 +97,15 @@ class IteratorRules:
         method = interpreter.attributes.method(items, "__reversed__")
         if method is not MISSING:
             return interpreter.calls.call(method, (), {})
-        if isinstance(items, IteratorRef):
-            raise TypeError(f"'{items.kind.__name__}' object is not reversible")
+        kind = interpreter.attributes.type_of(items)
+        if not hasattr(kind, "__reversed__") and not hasattr(kind, "__getitem__"):
+            raise TypeError(f"'{kind.__name__}' object is not reversible")
         if isinstance(items, torch.Tensor) and interpreter.attributes.type_of(items) is not int:
             return items.flip(0) if items.dim() else items  # a tensor in PyTorch too
         rest = self.iteration.rest(items)
         if rest is not None:
             given = items.table[ITEMS] if isinstance(items, Ref) else items
-            kind = type(iter(given)) if isinstance(given, range) else reversed
+            kind = type(iter(range(0))) if isinstance(given, range) else reversed
             return self.iterators.of_sequence(sources.backwards(given), kind)
         if interpreter.attributes.method(items, "__getitem__") is not MISSING:
             length = interpreter.containers.length(items)

@@ -7,7 +7,14 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, DictView, HeapKey, Ref
+from stretto.frontends.python.interpreter.heap import (
+    ITEMS,
+    MISSING,
+    AttributeTable,
+    DictView,
+    HeapKey,
+    Ref,
+)
 from stretto.frontends.python.lists import sources
 from stretto.frontends.python.values import texts
 from stretto.frontends.python.values.either import Either
@@ -43,6 +50,8 @@ def update(self: Containers, holder: Ref, /, *args: Any, **kwargs: Any) -> None:
             self.interpreter.calls.call(sets, (key, value), {})
         return
     source = args[0] if args and isinstance(args[0], Ref) else None
+    if source is not None and isinstance(source.table, AttributeTable):
+        source = None  # its items are read at each access
     before = None if source is None else source.table[ITEMS]
     for key, value in found.items():
         self.set_entry(holder, key, value)

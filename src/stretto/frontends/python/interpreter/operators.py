@@ -145,6 +145,8 @@ class Operators:
                 return result
         if name == "mod" and isinstance(first, str):
             return self.interpreter.strings.percent(first, second)
+        if name == "mod" and isinstance(first, bytes | bytearray):
+            return self.interpreter.calls.native(operator.mod, (first, second), {})
         if isinstance(first, Ref | DictView) or isinstance(second, Ref | DictView):
             return self.of_containers(name, first, second)
         if name == "add" and isinstance(first, tuple) and isinstance(second, tuple):
@@ -152,6 +154,10 @@ class Operators:
                 return self.interpreter.calls.call(torch.Size, ((*first, *second),), {})
             return (*first, *second)
         if any(map(self._is_of_user, (first, second))):
+            if name == "mul" and isinstance(first, tuple | str | bytes):
+                count = self.special(second, "__index__")
+                if count is not NotImplemented:
+                    return self.binary(name, first, count)
             return self._no_operator(name, first, second)
         return apply(OPERATORS[name], first, second)
 
@@ -268,8 +274,10 @@ class Operators:
         found = self.interpreter.attributes.method(value, f"__{operation.__name__}__")
         if found is not MISSING:
             return self.interpreter.calls.call(found, (), {})
-        if self._is_of_user(value):
-            kind = self.interpreter.attributes.type_of(value).__name__
+        is_inverted = operation is operator.invert
+        of = self.interpreter.attributes.type_of(value)
+        if self._is_of_user(value) or (is_inverted and issubclass(of, float | complex)):
+            kind = of.__name__
             symbol = _UNARY_SYMBOLS[operation.__name__]
             raise TypeError(f"bad operand type for unary {symbol}: '{kind}'")
         return apply(operation, value)

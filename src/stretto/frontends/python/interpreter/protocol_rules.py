@@ -155,6 +155,10 @@ class ProtocolRules:
     def _divmod(self, first: Any, second: Any) -> Any:
         found = self.interpreter.operators.special(second, "__rdivmod__", first)
         if found is NotImplemented:
+            kinds = [self.interpreter.attributes.type_of(x) for x in (first, second)]
+            if not all(hasattr(kind, "__divmod__") for kind in kinds):
+                left, right = (kind.__name__ for kind in kinds)
+                raise TypeError(f"unsupported operand type(s) for divmod(): '{left}' and '{right}'")
             return self.interpreter.calls.native(divmod, (first, second), {})
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _string  # type: ignore[import-not-found]
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from string import Formatter
@@ -191,35 +192,53 @@ class Strings:
         if name == "join" and len(args) == 1 and not kwargs:
             return self._joined(text, list(self.interpreter.iteration.iterate(args[0])))
         if name == "format":
-            return self._filled(
-                text,
-                lambda key: apply(operator.getitem, args if isinstance(key, int) else kwargs, key),
-            )
+            return self._filled(text, args, lambda key: apply(operator.getitem, kwargs, key))
         if name == "format_map" and len(args) == 1:
             getitem = self.interpreter.containers.getitem
-            return self._filled(text, lambda key: getitem(args[0], key))
+            return self._filled(text, None, lambda key: getitem(args[0], key))
         return NotImplemented
 
-    def _filled(self, form: Any, value_of: Lookup) -> Any:
-        """Return a text with values in place of its replacement fields."""
-        numbers = iter(range(len(texts.settled(form))))
-        return self._with_fields(texts.settled(form), value_of, lambda: next(numbers))
+    def _filled(self, form: Any, args: tuple[Any, ...] | None, named: Lookup) -> Any:
+        """Return a text with values in place of its replacement fields. args: None if there are
+        no positional ones."""
+        taken, kinds = itertools.count(), set[bool]()
 
-    def _with_fields(self, form: str, value_of: Lookup, next_number: Callable[[], int]) -> Any:
+        def value_of(key: int | str) -> Any:
+            if key != "" and not isinstance(key, int):
+                return named(key)
+            if args is None:
+                raise ValueError("Format string contains positional fields")
+            kinds.add(key == "")
+            if len(kinds) > 1:
+                ways = ("manual field specification", "automatic field numbering")
+                before, now = ways if key == "" else ways[::-1]
+                raise ValueError(f"cannot switch from {before} to {now}")
+            place = next(taken) if key == "" else int(key)
+            if place >= len(args):
+                raise IndexError(
+                    f"Replacement index {place} out of range for positional args tuple"
+                )
+            return args[place]
+
+        return self._with_fields(texts.settled(form), value_of)
+
+    def _with_fields(self, form: str, value_of: Lookup) -> Any:
         parts = list[Any]()
         for literal, field, spec, conversion in Formatter().parse(form):
             parts.append(literal)
             if field is None:
                 continue
             first, rest = _string.formatter_field_name_split(field)
-            value = value_of(next_number() if first == "" else first)
+            value = value_of(first)
             for is_attribute, name in rest:
                 if is_attribute:
                     value = self.interpreter.attributes.getattr(value, name)
                 else:
                     value = self.interpreter.containers.getitem(value, name)
             if spec and "{" in spec:
-                spec = self._with_fields(spec, value_of, next_number)
+                spec = self._with_fields(spec, value_of)
+            if conversion and conversion not in "sra":
+                raise ValueError(f"Unknown conversion specifier {conversion}")
             parts.append(self.formatted(value, ord(conversion) if conversion else -1, spec or ""))
         return texts.joined(tuple(parts))
 
