@@ -202,8 +202,9 @@ class BoundMethod:
         self.holder, self.name = holder, name
 
     def __eq__(self, other: object) -> bool:
-        is_like = isinstance(other, BoundMethod) and other.name == self.name
-        return is_like and other.holder is self.holder
+        if not isinstance(other, BoundMethod):
+            return False
+        return other.name == self.name and other.holder is self.holder
 
     def __hash__(self) -> int:
         return hash((id(self.holder), self.name))

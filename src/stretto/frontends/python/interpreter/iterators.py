@@ -174,10 +174,9 @@ class Iterators:
     # -- rules ----------------------------------------------------------------------------------
 
     def next_of_sequence(self, iterator: IteratorRef) -> Any:
+        self._check_deque(iterator)
         source, at = iterator.table[SOURCE], iterator.table[AT]
         interpreter = self.interpreter
-        if isinstance(source, Ref) and issubclass(source.kind, deque):
-            self._check_deque(iterator, source)
         is_indexed = isinstance(source, Indexed)
 
         def item() -> Any:
@@ -191,9 +190,12 @@ class Iterators:
 
         return interpreter.regions.branch(iterator.table[DONE], lambda: MISSING, item)
 
-    def _check_deque(self, iterator: IteratorRef, source: Ref) -> None:
+    def _check_deque(self, iterator: IteratorRef) -> None:
         """Raise RuntimeError if a deque has another length than when its iterator was made, and
         fail if it has been changed otherwise."""
+        source = iterator.table[SOURCE]
+        if not isinstance(source, Ref) or not issubclass(source.kind, deque):
+            return
         items = source.table[ITEMS]
         if LAST not in iterator.table:
             iterator.table[LAST] = items

@@ -67,7 +67,9 @@ class Statements:
             else:
                 compound = COMPOUND.get(type(statement))
                 if compound is None:
-                    named = {ast.TryStar: "except*"}.get(type(statement), "an async statement")
+                    named = (
+                        "except*" if isinstance(statement, ast.TryStar) else "an async statement"
+                    )
                     fail(f"{named} is not captured", "use plain functions and try statements")
                 end = yield from compound(self, frame, statement)
             if end is None:
