@@ -76,7 +76,12 @@ def outcomes(name: str, folder: Path, without: Collection[str] = ()) -> Iterator
 def left_out(method: ast.FunctionDef) -> str:
     """Return the reason why a method is not tried; an empty text if it is."""
     for node in ast.walk(method):
-        named = {ast.Name: "id", ast.Attribute: "attr", ast.FunctionDef: "name", ast.alias: "name"}
+        named: dict[type, str] = {
+            ast.Name: "id",
+            ast.Attribute: "attr",
+            ast.FunctionDef: "name",
+            ast.alias: "name",
+        }
         found = getattr(node, named.get(type(node), ""), "")
         if found in _NAMES:
             return _NAMES[found]
@@ -88,7 +93,7 @@ def _outcome(shown: str, kind: Any, method: str, plain: Any) -> MethodOutcome:
         test = kind(method)
         test.setUp()
         try:
-            function = plain.calling(getattr(test, method), False)
+            function: Any = plain.calling(getattr(test, method), False)
             if compiled:
                 function = stretto.compile(function, backend="interpreter")
             function(torch.ones(2))

@@ -115,9 +115,8 @@ class Strings:
     def _of_items(self, value: Any) -> Any:
         """Return the text of a container, item by item."""
         if any(value is holder for holder in self.shown):
-            return {list: "[...]", dict: "{...}", set: "set(...)"}.get(
-                getattr(value, "kind", tuple), "(...)"
-            )
+            marks: dict[Any, str] = {list: "[...]", dict: "{...}", set: "set(...)"}
+            return marks.get(getattr(value, "kind", tuple), "(...)")
         self.shown.append(value)
         try:
             shown = [self.text(item, repr) for item in self._items(value) or ()]
