@@ -15,7 +15,7 @@ import sys
 import tempfile
 import textwrap
 import unittest
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import chdir, closing, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -32,6 +32,7 @@ from checks.fuzz.outcome import Outcome
 from checks.fuzz.source import load
 from checks.fuzz.trial import Made, Note, Program, try_program
 from checks.fuzz.workers import Job
+from stretto.frontends.python.tracing.locations import is_user_file
 
 MODULES = (
     *("array", "augassign", "binop", "bisect", "bool", "call", "class", "collections", "compare"),
@@ -59,7 +60,7 @@ BIGGEST = 1 << 40
 BEYOND = "an int is beyond 64 bits"
 """Begins the error of a run for what Python computes and a program does not."""
 MOST_LINES = 10_000
-"""Lines of Python that a test may run: loops over plain numbers are unrolled in a program."""
+"""Lines of a test that it may run: loops over plain numbers are unrolled in a program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +94,13 @@ def python_test_cases() -> list[Case]:
         Case(module, owner, method, number)
         for module in (f"test_{name}" for name in MODULES)
         for owner, method in dict.fromkeys(
-            (owner.name, method.name) for owner, method in _methods(module)
+            (owner.name, method.name) for owner, method in test_methods(module)
         )
         for number in range(ROUNDS)
     ] or [NONE]
 
 
-def _methods(module: str) -> Iterator[tuple[ast.ClassDef, ast.FunctionDef]]:
+def test_methods(module: str) -> Iterator[tuple[ast.ClassDef, ast.FunctionDef]]:
     for owner in parsed(module)[1].body:
         for method in owner.body if isinstance(owner, ast.ClassDef) else ():
             if isinstance(method, ast.FunctionDef) and method.name.startswith("test"):
@@ -118,7 +119,7 @@ def _method(case: Case) -> ast.FunctionDef:
     """The method of that name, of which the last one counts."""
     return [
         method
-        for owner, method in _methods(case.module)
+        for owner, method in test_methods(case.module)
         if (owner.name, method.name) == (case.owner, case.method)
     ][-1]
 
@@ -223,7 +224,7 @@ def make(case: Case, folder: Path) -> Made:
     """The program. Each call runs the test's own preparation first."""
     checks_module = load(Path(checks.__file__).read_text(), folder)
     module = load(module_text(case), folder)
-    bases = (checks_module.PlainChecks, _test_class(module, case.owner))
+    bases = (checks_module.PlainChecks, test_class(module, case.owner))
     kind = type(case.owner, bases, {"__module__": module.__name__})
     test = kind(case.method)
 
@@ -241,7 +242,7 @@ def make(case: Case, folder: Path) -> Made:
     return Made(function, calls(), {"test": test})
 
 
-def _test_class(module: ModuleType, owner: str) -> type:
+def test_class(module: ModuleType, owner: str) -> type:
     """The class itself, or the first test that has it as a base."""
     found = getattr(module, owner)
     tests = (
@@ -252,28 +253,46 @@ def _test_class(module: ModuleType, owner: str) -> type:
     return found if issubclass(found, unittest.TestCase) else next(tests, found)
 
 
-def _unfit(program: Program, folder: Path) -> str:
-    """The reason why a program is not tried: the first call in eager raises or takes long."""
+class _TooLongError(BaseException):
+    """Ends a test that runs many lines."""
+
+
+def unfit(call: Callable[[], object], most_lines: int = MOST_LINES) -> str:
+    """The reason why a program is not tried: its call in eager raises or takes long."""
     lines = 0
 
-    def count(_frame: FrameType, event: str, _: Any) -> Any:
+    def count(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal lines
+        if not is_user_file(frame.f_code.co_filename):
+            return None
         lines += event == "line"
+        if lines > most_lines:
+            raise _TooLongError
         return count
 
     before = sys.gettrace()
     try:
-        made = program.make(folder)
-        assert isinstance(made.calls, Generator)
-        with closing(made.calls), redirect_stdout(StringIO()):
-            args, kwargs = next(made.calls)
+        with redirect_stdout(StringIO()):
             sys.settrace(count)
-            made.function(*args, **kwargs)
+            call()
+    except _TooLongError:
+        return "eager runs many lines"
     except (Exception, SystemExit) as error:  # a test may raise anything
         return f"eager raises {type(error).__name__}"
     finally:
         sys.settrace(before)
-    return "eager runs many lines" if lines > MOST_LINES else ""
+    return "eager runs many lines" if lines > most_lines else ""
+
+
+def _unfit(program: Program, folder: Path) -> str:
+    try:
+        made = program.make(folder)
+        assert isinstance(made.calls, Generator)
+        with closing(made.calls):
+            args, kwargs = next(made.calls)
+            return unfit(lambda: made.function(*args, **kwargs))
+    except (Exception, SystemExit) as error:
+        return f"eager raises {type(error).__name__}"
 
 
 def python_tests(cases: list[Case], machines: tuple[str, ...], seconds: float) -> Job[Case]:

@@ -62,12 +62,15 @@ _CONVERSIONS = {int: ("__int__", "__index__"), float: ("__float__", "__index__")
 def _converted(kind: type, value: Any) -> Any:
     """Convert an object by its user-defined `__int__`, `__float__` or `__index__`; NotImplemented
     if it has none."""
-    methods = (own_method(value, name) for name in _CONVERSIONS[kind])
-    method = next((item for item in methods if item is not None), None)
-    if method is None:
-        return NotImplemented
-    made = Hooks.call(method)
-    return made if is_number(made) and number_kind(made) is kind else kind(_Converted(made))
+    for name in _CONVERSIONS[kind]:
+        method = own_method(value, name)
+        if method is not None:
+            made = Hooks.call(method)
+            is_one = is_number(made) and number_kind(made) is kind
+            return made if is_one else kind(_Converted(made))
+        if isinstance(value, int | float) and hasattr(type(value), name):
+            break
+    return NotImplemented
 
 
 class _Converted:

@@ -244,6 +244,8 @@ def percent(
         parts.append(form[at : match.start()])
         at = match.end()
         name, flags, kind = match.groups()
+        if name is not None and not isinstance(values, dict):
+            raise TypeError("format requires a mapping")
         if kind is None:
             return form % tuple(settled(number(item)) for item in given)
         if kind == "%":

@@ -21,7 +21,7 @@ _FOREIGN = {*sys.stdlib_module_names, *_RUNNERS, *_TOOLS} - {"__main__"}
 def is_of_user(value: type | ModuleType) -> bool:
     """Return True if a class or module belongs neither to the standard library nor to torch and
     other tools."""
-    name: Any = getattr(value, "__module__" if isinstance(value, type) else "__name__")
+    name: Any = getattr(value, "__module__" if isinstance(value, type) else "__name__", None)
     if not isinstance(name, str):  # a metaclass may define a descriptor of this name
         return False
     return name.split(".")[0] not in _FOREIGN

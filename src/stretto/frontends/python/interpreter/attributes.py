@@ -63,6 +63,7 @@ _WITHOUT_PLACES = (*HOST, torch.Tensor, type, types.ModuleType)
 _STOOD_FOR: dict[type, type] = {
     SizedTuple: tuple, TracedRange: range, Indexed: list, texts.TracedText: str,
     torch.SymInt: int, torch.SymBool: bool, torch.SymFloat: float,
+    BoundMethod: types.BuiltinMethodType,
 }  # fmt: skip
 """Python's class of values that only the call or the run knows."""
 
@@ -119,8 +120,10 @@ class Attributes:
 
     def _claims_a_class(self, kind: type) -> bool:
         """True for a class of the user that says itself what `__class__` of its objects is."""
-        entry = self.entry(kind, "__class__")
-        return native_code.is_of_user(kind) and entry is not vars(object)["__class__"]
+        if not native_code.is_of_user(kind):
+            return False
+        is_written = isinstance(self.entry(kind, "__getattribute__"), types.FunctionType)
+        return is_written or self.entry(kind, "__class__") is not vars(object)["__class__"]
 
     def entry(self, kind: type, name: str) -> Any:
         """Return the entry of a class or its bases, unbound; MISSING if there is none."""
@@ -294,7 +297,7 @@ class Attributes:
         if name == "__dict__" and self.has_namespace(value):
             return self.heap.namespace_of(value)
         entry = self.entry(kind, name)
-        if self.descriptors.is_data(entry):
+        if self.descriptors.is_data(entry) and self.descriptors.has_getter(entry):
             if isinstance(value, types.FunctionType) and name in self.heap.table_of(value):
                 return self.heap.table_of(value)[name]
             return self.descriptors.bound(entry, value, kind, name)
@@ -453,7 +456,10 @@ class Attributes:
         if isinstance(value, type | types.ModuleType) or self.has_namespace(value):
             return
         if isinstance(entry, types.MemberDescriptorType):
-            return
+            is_slot = "__slots__" in vars(entry.__objclass__)
+            if is_slot or not native_code.is_immutable(value):
+                return
+            raise AttributeError("readonly attribute", name=name, obj=value)
         problem = (
             f"'{kind.__name__}' object has no attribute '{name}'"
             if entry is MISSING
@@ -506,7 +512,8 @@ class Attributes:
                 found = self.generic(value, *args)
                 if found is MISSING:
                     kind = self.type_of(value).__name__
-                    raise AttributeError(f"'{kind}' object has no attribute '{args[0]}'")
+                    shown = f"'{kind}' object has no attribute '{args[0]}'"
+                    raise AttributeError(shown, name=args[0], obj=value)
                 return found
             case "__eq__":
                 return True if self.heap.are_same(value, args[0]) else NotImplemented
@@ -527,6 +534,8 @@ class Attributes:
         scope = frame
         while scope.parent is not None:
             scope = scope.parent
+        if not scope.code.co_argcount:
+            raise RuntimeError("super(): no arguments")
         first = scope.code.co_varnames[0]
         held = self.interpreter.load(scope, first)
         kind = self.interpreter.load(scope, "__class__")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import ast
 import collections
+import dataclasses
 import os
 import sys
 import types
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from stretto.frontends.python.interpreter import native_code
 from stretto.frontends.python.interpreter.frames import (
     BoundMethod,
     SuperOf,
@@ -59,7 +62,7 @@ class BuiltinRules:
             delattr: self.delete_attribute,
             isinstance: each(attributes.is_instance),
             issubclass: each(self.is_subclass),
-            type: each(self.type_),
+            type: self.type_,
             sorted: containers.sorted,
             bool: self.truth,
             str: self.of_text(str),
@@ -71,9 +74,13 @@ class BuiltinRules:
             weakref.ref: self.weak_reference,
             types.MappingProxyType: self.mapping_proxy,
             typing.get_type_hints: self.type_hints,
-            super: SuperOf,
+            super: self.super_,
+            abc.abstractmethod: self.as_it_is(abc.abstractmethod),
+            dataclasses.dataclass: self.as_it_is(dataclasses.dataclass),
+            dataclasses.field: self.as_it_is(dataclasses.field),
+            dataclasses.InitVar: self.as_it_is(dataclasses.InitVar),
             object.__new__: self.new_object,
-            object.__init__: self.nothing,
+            object.__init__: self.init_object,
             dict.fromkeys: self.from_keys,
             collections._count_elements: self.count_elements,  # type: ignore[attr-defined]
             sys.exc_info: self.exc_info,
@@ -118,12 +125,20 @@ class BuiltinRules:
         found = attributes.of_some_runs(value, name, lambda _: True, lambda: False)
         return attributes.lookup(value, name) is not MISSING if found is NotImplemented else found
 
-    def is_subclass(self, kind: Any, kinds: Any) -> bool:
+    def is_subclass(self, kind: Any, kinds: Any) -> Any:
+        if isinstance(kinds, tuple):
+            return any(self.is_subclass(kind, one) for one in kinds)
+        if isinstance(kinds, types.UnionType):
+            return any(self.is_subclass(kind, one) for one in kinds.__args__)
+        if isinstance(kinds, type):
+            hook = self.interpreter.attributes.method(kinds, "__subclasscheck__")
+            if hook is not MISSING and native_code.is_of_user(type(kinds)):
+                found = self.interpreter.calls.call(hook, (kind,), {})
+                return self.interpreter.operators.truth(found)
         return apply(issubclass, kind, kinds)
 
     def exc_info(self) -> Any:
-        errors = (f.error for f in reversed(self.interpreter.frames) if f.error is not None)
-        error = next(errors, None)
+        error = self.interpreter.handled_error()
         return (None,) * 3 if error is None else (type(error), error, error.__traceback__)
 
     def from_keys(self, keys: Any, value: Any = None) -> Ref:
@@ -173,10 +188,37 @@ class BuiltinRules:
             fail("a weak reference has a callback, or is one of a container", "keep the object")
         return weakref.ref(value)  # what is from outside outlives the call
 
-    def type_(self, value: Any, *rest: Any) -> Any:
-        return type(value, *rest) if rest else self.interpreter.attributes.type_of(value)
+    def type_(self, value: Any, *rest: Any, **keywords: Any) -> Any:
+        if not rest and not keywords:
+            return self.interpreter.attributes.type_of(value)
+        if len(rest) != 2:
+            raise TypeError("type() takes 1 or 3 arguments")
+        made = self.interpreter.definitions.of_classes()[type.__new__]
+        return made(type, value, *rest, **keywords)
+
+    def super_(self, *args: Any) -> Any:
+        if len(args) > 2:
+            raise TypeError(f"super() expected at most 2 arguments, got {len(args)}")
+        if len(args) < 2:
+            fail("super() gets no object", "write super() or super(kind, self)")
+        kind, held = args
+        if not isinstance(kind, type):
+            of = self.interpreter.attributes.type_of(kind).__name__
+            raise TypeError(f"super() argument 1 must be a type, not {of}")
+        is_class = isinstance(held, type) and issubclass(held, kind)
+        if not is_class and not issubclass(self.interpreter.attributes.type_of(held), kind):
+            raise TypeError("super(type, obj): obj must be an instance or subtype of type")
+        return SuperOf(kind, held)
 
     def new_object(self, kind: type, *args: Any, **kwargs: Any) -> Any:
+        if args or kwargs:
+            entry = self.interpreter.attributes.entry
+            if kind.__new__ is not object.__new__:
+                raise TypeError(
+                    "object.__new__() takes exactly one argument (the type to instantiate)"
+                )
+            if entry(kind, "__init__") is object.__init__:
+                raise TypeError(f"{kind.__name__}() takes no arguments")
         return self.heap.new_object(kind)
 
     def join(self, items: Any, dim: int = 0, *, name: Any, **kwargs: Any) -> Any:
@@ -193,10 +235,12 @@ class BuiltinRules:
         return rule
 
     def of_text(self, kind: Any) -> Any:
-        def rule(object: Any = "", *coded: Any, **named: Any) -> Any:
-            if coded or named:
-                return self.interpreter.calls.native(kind, (object, *coded), named)
-            return self.interpreter.strings.text(object, kind)
+        def rule(*args: Any, **named: Any) -> Any:
+            if len(args) == 1 and not named:
+                return self.interpreter.strings.text(args[0], kind)
+            if not args and named.keys() == {"object"}:
+                return self.interpreter.strings.text(named["object"], kind)
+            return self.interpreter.calls.native(kind, args, named)
 
         return rule
 
@@ -225,11 +269,20 @@ class BuiltinRules:
             fail("vars() without an argument shows the variables", "name the variables")
         return self.interpreter.attributes.getattr(held[0], "__dict__")
 
+    def as_it_is(self, function: Any) -> Any:
+        """Return the rule of a function that only notes its arguments, or makes a class."""
+        real = self.heap.real
+        return lambda *args, **kwargs: function(
+            *map(real, args), **{name: real(item) for name, item in kwargs.items()}
+        )
+
     def get_environment(self, *args: str) -> Any:
         self.heap.outside.log.environment()
         return os.getenv(*args)
 
     def truth(self, *value: Any) -> Any:
+        if len(value) > 1:
+            raise TypeError(f"bool expected at most 1 argument, got {len(value)}")
         return bool(value) and self.interpreter.operators.truth(value[0])
 
     def is_callable(self, value: Any) -> bool:
@@ -238,8 +291,18 @@ class BuiltinRules:
     def called_module(self, module: Any, *args: Any, **kwargs: Any) -> Any:
         return self.interpreter.calls.called_module(module, args, kwargs)
 
-    def nothing(self, *args: Any, **kwargs: Any) -> None:
-        return None
+    def init_object(self, value: Any, *args: Any, **kwargs: Any) -> None:
+        kind = self.interpreter.attributes.type_of(value)
+        if args or kwargs:
+            if self.interpreter.attributes.entry(kind, "__init__") is not object.__init__:
+                raise TypeError(
+                    "object.__init__() takes exactly one argument (the instance to initialize)"
+                )
+            if kind.__new__ is object.__new__:
+                raise TypeError(
+                    f"{kind.__name__}.__init__() takes exactly one argument (the instance to "
+                    "initialize)"
+                )
 
     def no(self) -> bool:
         return False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import logging
 import operator
 import types
@@ -31,6 +32,7 @@ from stretto.frontends.python.interpreter.heap import (
     IteratorRef,
     Ref,
 )
+from stretto.frontends.python.interpreter.host import apply, call_rule
 from stretto.frontends.python.interpreter.membership import is_late_number
 from stretto.frontends.python.interpreter.native_calls import GivenValues, NativeCaller
 from stretto.frontends.python.interpreter.sequence_methods import of_tuple
@@ -97,8 +99,10 @@ class Callables:
             function = original(function)
         if is_late_number(function):
             raise _not_callable(self.interpreter.attributes.type_of(function))
+        is_hashed = type(function).__hash__ is not None
+        is_hashed &= not isinstance(type(function).__hash__, types.FunctionType)
         try:
-            rule = self.interpreter.rules.get(function)
+            rule = self.interpreter.rules.get(function) if is_hashed else None
         except TypeError:
             rule = None
         is_own = not self.heap.own.keys().isdisjoint(map(id, args))
@@ -107,7 +111,7 @@ class Callables:
             if found is not NotImplemented:
                 return found
         if rule is not None:
-            return rule(*args, **kwargs)
+            return call_rule(rule, *args, **kwargs)
         if type(function) is types.FunctionType:
             return self.function(function, args, kwargs)
         match function:
@@ -443,12 +447,19 @@ class Callables:
         if issubclass(kind, tuple) and native_code.is_of_user(kind):
             if hasattr(kind, "_fields"):
                 return kind(*args, **kwargs)
+            start = self.interpreter.attributes.entry(kind, "__init__")
+            if kwargs and not isinstance(start, types.FunctionType):
+                raise TypeError("tuple() takes no keyword arguments")
+            if len(args) > 1:
+                raise TypeError(f"tuple expected at most 1 argument, got {len(args)}")
             made = tuple.__new__(kind, self.interpreter.iteration.known(args[0]) if args else ())
             return self._started(kind, made, args, kwargs)
         if id(kind) in python_classes.METHODS:
             maker: Any = new
             made = self.heap.take(maker(kind))
             return self._started(kind, made, args, kwargs)
+        if new is object.__new__ and inspect.isabstract(kind):
+            return apply(object.__new__, kind)  # raises TypeError
         if new is object.__new__ and self.is_made_in_heap(kind, args, kwargs):
             made = self.heap.new_object(kind)
             return self._started(kind, made, args, kwargs)
@@ -489,6 +500,8 @@ class Callables:
                 name = self.interpreter.attributes.type_of(found).__name__
                 raise TypeError(f"__init__() should return None, not '{name}'")
         elif isinstance(made, Ref):
+            if made.kind.__new__ is not list.__new__ and issubclass(made.kind, list):
+                kwargs = {}  # those of a `__new__` of the program
             self.interpreter.containers.method_call(made, "__init__", args, kwargs)
         elif (args or kwargs) and kind.__new__ is object.__new__:
             raise TypeError(f"{kind.__name__}() takes no arguments")

@@ -18,6 +18,7 @@ from stretto.frontends.python.interpreter.heap import (
     ITEMS,
     MAXLEN,
     MISSING,
+    AttributeTable,
     HeapKey,
     Ref,
 )
@@ -52,6 +53,19 @@ class ContainerContents:
         if id(holder.table) in self.heap.copies:
             self.heap.check_copies(holder.table)
         return self.items(holder)
+
+    def unchanged(self, holder: Ref, operation: Callable[[], Any]) -> Any:
+        """Run an operation that compares items of a container. Fails if a comparison of the program
+        changes the container."""
+        items = holder.table[ITEMS]
+        found = operation()
+        is_view = isinstance(holder.table, AttributeTable)  # its items are read at each access
+        if not is_view and holder.table[ITEMS] is not items:
+            fail(
+                f"a comparison changes the {base_of(holder.kind).__name__} whose items it compares",
+                "change it after the comparison",
+            )
+        return found
 
     def put(self, holder: Ref, items: Any) -> None:
         self.heap.set(holder.table, ITEMS, items)
@@ -99,6 +113,8 @@ class ContainerContents:
     def key(self, key: Any) -> Any:
         """Return the key of an entry, which the capture has to know."""
         found = self.asked_key(key)
+        if isinstance(found, HeapKey):
+            return found
         if type(found) is tuple:
             items = tuple(map(self.key, found))
             return found if all(map(operator.is_, items, found)) else items
@@ -106,9 +122,18 @@ class ContainerContents:
 
     def asked_key(self, key: Any) -> Any:
         """Return a key to look up, which may be a number or a text that only the run knows."""
-        method = self.interpreter.attributes.method
-        if isinstance(key, Ref) and method(key, "__hash__") is MISSING:
-            raise TypeError(f"unhashable type: '{key.kind.__name__}'")
+        if isinstance(key, HeapKey):
+            return key
+        if type(key) is slice:
+            raise TypeError("unhashable type: 'slice'")
+        if type(key) is tuple:
+            for part in key:
+                self.asked_key(part)
+        if type(key) not in ATOMS and not isinstance(key, torch.Tensor | Either):
+            hashed = self.interpreter.attributes.method(key, "__hash__")
+            if hashed is None or (hashed is MISSING and isinstance(key, Ref)):
+                kind = self.interpreter.attributes.type_of(key)
+                raise TypeError(f"unhashable type: '{kind.__name__}'")
         if not self._has_own_hash(key):
             if isinstance(key, torch.SymBool | torch.SymFloat):
                 return bool(key) if isinstance(key, torch.SymBool) else float(key)
@@ -170,10 +195,12 @@ class ContainerContents:
 
     def set_entry(self, holder: Ref, index: Any, value: Any) -> None:
         """Set an entry of a dict, or add an item to a set."""
-        items, key = self.items(holder), self.key(index)
         if not issubclass(holder.kind, dict | set):
             raise TypeError(f"'{holder.kind.__name__}' object does not support item assignment")
-        bound = self.interpreter.regions.is_bound(items.get(key, MISSING))
+        key = self.key(index)
+        items = self.items(holder)
+        held = self.unchanged(holder, lambda: items.get(key, MISSING))
+        bound = self.interpreter.regions.is_bound(held)
         if key in items and bound is not True and next(reversed(items)) is not key:
             fail(
                 "an entry of a dict that was added or removed in only one arm of a traced branch "
@@ -182,10 +209,12 @@ class ContainerContents:
             )
         self.put(holder, {**items, key: value})
 
-    def remove_entry(self, holder: Ref, index: Any) -> Any:
-        """Remove an entry of a dict or an item of a set, and return the value. Raises KeyError."""
-        items, key, regions = self.items(holder), self.key(index), self.interpreter.regions
-        found = items.get(key, MISSING)
+    def remove_entry(self, holder: Ref, index: Any, shown: Any = MISSING) -> Any:
+        """Remove an entry of a dict or an item of a set, and return the value. Raises KeyError.
+        shown: what the error names in place of the key."""
+        key, regions = self.key(index), self.interpreter.regions
+        items = self.items(holder)
+        found = self.unchanged(holder, lambda: items.get(key, MISSING))
         bound = regions.is_bound(found)
 
         def removed() -> Any:
@@ -193,7 +222,8 @@ class ContainerContents:
             return regions.present(found)
 
         def missing() -> Any:
-            raise KeyError(index)
+            named = index if shown is MISSING else shown
+            raise KeyError(named.value if isinstance(named, HeapKey) else named)
 
         if isinstance(bound, bool):
             return removed() if bound else missing()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import operator
+import sys
 from collections import defaultdict, deque
 from typing import Any
 
@@ -21,7 +22,7 @@ from stretto.frontends.python.interpreter.heap import (
     IteratorRef,
     Ref,
 )
-from stretto.frontends.python.interpreter.host import apply
+from stretto.frontends.python.interpreter.host import apply, call_rule
 from stretto.frontends.python.lists import indexing, operations, sources
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
@@ -254,8 +255,10 @@ class Containers(ContainerContents):
         elif isinstance(holder, Ref):
             self.with_content(holder, lambda: self.delete_item(holder, index))
         else:
-            kind = self.interpreter.attributes.type_of(holder).__name__
-            raise TypeError(f"'{kind}' object doesn't support item deletion")
+            kind = self.interpreter.attributes.type_of(holder)
+            if isinstance(holder, torch.Tensor) or not hasattr(kind, "__delitem__"):
+                raise TypeError(f"'{kind.__name__}' object doesn't support item deletion")
+            self.interpreter.calls.native(holder.__delitem__, (index,), {})
 
     def delete_item(self, holder: Ref, index: Any) -> None:
         """Delete an item of a container, as its class in C does."""
@@ -302,7 +305,9 @@ class Containers(ContainerContents):
         if isinstance(holder, Ref):
             rule = method_of(holder.kind, name)
             if rule is not None:
-                return self.with_content(holder, lambda: rule(self, holder, *args, **kwargs))
+                return self.with_content(
+                    holder, lambda: call_rule(rule, self, holder, *args, **kwargs)
+                )
         if isinstance(holder, BaseException) and name == "__init__" and self.heap.is_own(holder):
             holder.args = args
             return None
@@ -346,11 +351,36 @@ class Containers(ContainerContents):
     def as_set(self, value: Any) -> Any:
         """Return a set with the items of a view of keys or items; other values as they are."""
         if isinstance(value, DictView) and value.name != "values":
-            return self.heap.new(set, dict.fromkeys(self.interpreter.iteration.known(value)))
+            items = self.interpreter.iteration.known(value)
+            return self.heap.new(set, dict.fromkeys(map(self.key, items)))
         return value
+
+    def _set_of(self, value: Any) -> Any:
+        """Return a set of the items of an operand of a view; values without items as they are."""
+        is_set = isinstance(value, DictView | frozenset) or (
+            isinstance(value, Ref) and issubclass(value.kind, set)
+        )
+        kind = self.interpreter.attributes.type_of(value)
+        if is_set or not hasattr(kind, "__iter__") or isinstance(value, torch.Tensor):
+            return value
+        return self.heap.new(
+            set, dict.fromkeys(map(self.key, self.interpreter.iteration.known(value)))
+        )
+
+    def item_to_find(self, item: Any) -> Any:
+        """Return an item to look up in a set: a set stands for a frozenset of its items."""
+        if isinstance(item, Ref) and issubclass(item.kind, set):
+            hashed = self.interpreter.attributes.method(item, "__hash__")
+            if hashed is MISSING or hashed is None:
+                return frozenset(self.entries(item))
+        return item
 
     def of_operator(self, name: str, first: Any, second: Any) -> Any:
         """Return what a container says of a binary operator; NotImplemented if it has none."""
+        if isinstance(first, DictView) and first.name != "values":
+            second = self._set_of(second)
+        elif isinstance(second, DictView) and second.name != "values":
+            first = self._set_of(first)
         first, second = self.as_set(first), self.as_set(second)
         for held, method, other in ((first, name, second), (second, f"r{name}", first)):
             rule = method_of(held.kind, f"__{method}__") if isinstance(held, Ref) else None
@@ -390,6 +420,8 @@ class Containers(ContainerContents):
             raise TypeError(f"'{kind.__name__}' object cannot be interpreted as an integer")
         if isinstance(found, int) and found < 0:
             raise ValueError("__len__() should return >= 0")
+        if isinstance(found, int) and found > sys.maxsize:
+            raise OverflowError("cannot fit 'int' into an index-sized integer")
         return found
 
     def keywords(self, value: Any) -> dict[Any, Any]:

@@ -39,12 +39,15 @@ class Contexts:
                 "a `with` statement is on an object that is one of several",
                 "write a `with` statement in each arm",
             )
+        kind = self.interpreter.attributes.type_of(manager)
+        for name in ("__enter__", "__exit__"):
+            if self.interpreter.attributes.entry(kind, name) is MISSING:
+                missed = " (missed __exit__ method)" if name == "__exit__" else ""
+                shown = f"'{kind.__name__}' object does not support the context manager protocol"
+                raise TypeError(shown + missed)
         method = self.interpreter.attributes.method(manager, "__enter__")
         if method is not MISSING:
             return self.interpreter.calls.call(method, (), {})
-        if self.heap.is_own(manager) or not hasattr(type(manager), "__enter__"):
-            kind = self.interpreter.attributes.type_of(manager).__name__
-            raise TypeError(f"'{kind}' object does not support the context manager protocol")
         return manager.__enter__()
 
     def handled(self, manager: Any) -> tuple[Any, ...]:
@@ -142,6 +145,12 @@ class Contexts:
         return found if isinstance(found, tuple) else (found,)
 
     def matches(self, error: BaseException, kinds: Any) -> bool:
+        """Return True if a handler for some classes handles an exception."""
+        for kind in kinds if isinstance(kinds, tuple) else (kinds,):
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise TypeError(
+                    "catching classes that do not inherit from BaseException is not allowed"
+                )
         return isinstance(error, kinds)
 
 

@@ -68,7 +68,9 @@ class DataclassMethods:
                 value = given[item.name]
             elif item.default_factory is not dataclasses.MISSING:
                 value = self.interpreter.calls.call(self.heap.adopt(item.default_factory), (), {})
-            elif item.default is not dataclasses.MISSING and item.init:
+            elif item.default is not dataclasses.MISSING and (
+                item.init or "__slots__" in vars(kind)
+            ):
                 value = self.heap.adopt(item.default)
             else:
                 continue
@@ -101,10 +103,16 @@ class DataclassMethods:
         kind = self.interpreter.attributes.type_of(held)
         shown = self.interpreter.strings
         parts: list[Any] = []
-        for item in dataclasses.fields(kind):
-            if item.repr:
-                value = self.interpreter.attributes.getattr(held, item.name)
-                parts += [", " if parts else "", f"{item.name}=", shown.text(value, repr)]
+        if any(held is holder for holder in shown.shown):
+            return "..."
+        shown.shown.append(held)
+        try:
+            for item in dataclasses.fields(kind):
+                if item.repr:
+                    value = self.interpreter.attributes.getattr(held, item.name)
+                    parts += [", " if parts else "", f"{item.name}=", shown.text(value, repr)]
+        finally:
+            shown.shown.pop()
         found: Any = f"{kind.__qualname__}("
         for part in (*parts, ")"):
             found = self.interpreter.operators.binary("add", found, part)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import dataclasses
 import types
 from collections import OrderedDict, defaultdict, deque
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,14 @@ class Definitions:
         """Make the class of a `class` statement, by a call of its metaclass."""
         interpreter = self.interpreter
         given = tuple(interpreter.expressions.items(frame, node.bases))
-        keywords = {k.arg: interpreter.expressions.value(frame, k.value) for k in node.keywords}
+        keywords: dict[str, Any] = {}
+        for item in node.keywords:
+            value = interpreter.expressions.value(frame, item.value)
+            more = {item.arg: value} if item.arg else interpreter.containers.keywords(value)
+            if not keywords.keys().isdisjoint(more):
+                (name,) = list(keywords.keys() & more.keys())[:1]
+                raise TypeError(f"{node.name} got multiple values for keyword argument '{name}'")
+            keywords |= more
         decorators = [interpreter.expressions.value(frame, d) for d in node.decorator_list]
         code = self.code_of(frame, node, node.name)
         bases = types.resolve_bases(given)
@@ -49,16 +57,21 @@ class Definitions:
             "__module__": frame.function.__globals__.get("__name__"),
             "__qualname__": code.co_qualname,
         }
+        doc = ast.get_docstring(node, clean=False)
+        if doc is not None:
+            names["__doc__"] = doc
         if bases is not given:
             names["__orig_bases__"] = tuple(given)
         inner = PythonFrame(frame.function, code, parent=frame, names=names)
         cell = self.heap.new_cell()
         if "__class__" in code.co_cellvars:
             inner.cells["__class__"] = cell
+            names["__classcell__"] = cell
         with interpreter.regions.inside_of_statement():
             interpreter.finish(interpreter.statements.block(inner, body_of_class(node)))
         made = self._called(meta, node.name, bases, names, keywords)
-        self.heap.set(self.heap.table_of(cell), CELL, made)
+        if CELL not in self.heap.table_of(cell):
+            self.heap.set(self.heap.table_of(cell), CELL, made)
         for decorator in reversed(decorators):
             if getattr(decorator, "__module__", "") == "dataclasses":
                 made = decorator(made)
@@ -81,6 +94,10 @@ class Definitions:
         """Make a class, as `type.__new__` does, with calls of `__set_name__` and of
         `__init_subclass__` of the user."""
         attributes, call = self.interpreter.attributes, self.interpreter.calls.call
+        if _is_of_user(attributes.entry(meta, "mro")):
+            fail("a metaclass with the method mro makes a class", "define the class outside")
+        cell = names.get("__classcell__")
+        names = {key: value for key, value in names.items() if key != "__classcell__"}
         held = {key: self.heap.real(value) for key, value in names.items()}
         told = {
             key: value
@@ -89,6 +106,13 @@ class Definitions:
             and attributes.method(value, "__set_name__") is not MISSING
             and native_code.is_of_user(attributes.type_of(value))
         }
+        for value in held.values():
+            default = value.default if isinstance(value, dataclasses.Field) else None
+            if (
+                self.heap.is_own(default)
+                and attributes.method(default, "__set_name__") is not MISSING
+            ):
+                fail("the default of a field is told its name", "define the class outside")
         later = {key: held.pop(key) for key in told}
         starts = [
             base for kind in bases for base in kind.__mro__ if "__init_subclass__" in vars(base)
@@ -96,12 +120,16 @@ class Definitions:
         start = starts[0] if starts else object
         is_of_user = _is_of_user(vars(start)["__init_subclass__"])
         given = {} if is_of_user else keywords
-        made = types.new_class(
-            name,
-            (_Quiet,) if is_of_user else bases,
-            {"metaclass": meta, **given},
-            lambda space: space.update(held),
-        )
+        kinds = (_Quiet,) if is_of_user else bases
+        methods = ("__call__", "__new__", "__init__")
+        if any(_is_of_user(attributes.entry(meta, method)) for method in methods):
+            if any(not native_code.is_of_user(kind) for kind in meta.__mro__[:-2]):
+                fail(f"the metaclass {meta.__name__} makes a class", "define the class outside")
+            made = type.__new__(meta, name, kinds, held, **given)
+        else:
+            made = types.new_class(
+                name, kinds, {"metaclass": meta, **given}, lambda space: space.update(held)
+            )
         if is_of_user:
             try:
                 made.__bases__ = bases
@@ -113,6 +141,8 @@ class Definitions:
         for key, value in later.items():
             type.__setattr__(made, key, value)
         self.heap.note(self.heap.table_of(made))
+        if isinstance(cell, types.CellType):
+            self.heap.set(self.heap.table_of(cell), CELL, made)
         for key, value in names.items():
             if held.get(key) is not value and isinstance(value, HeapObject):
                 self.heap.refs[id(held[key])] = held[key], value
@@ -126,7 +156,10 @@ class Definitions:
         """Return rules for functions that make classes and objects of them."""
 
         def new_type(meta: type, name: str, bases: Any, names: Ref, **keywords: Any) -> type:
-            items = self.interpreter.containers.items(names)
+            items = self.interpreter.containers.entries(names)
+            if self.interpreter.frames:
+                space = self.interpreter.frames[-1].function.__globals__
+                items = {"__module__": space.get("__name__"), **items}
             return self.new_class(meta, name, bases, items, keywords)
 
         def new_tuple(kind: type, items: Any = ()) -> Any:

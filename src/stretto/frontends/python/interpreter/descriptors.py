@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from stretto.frontends.python.interpreter.attributes import Attributes
     from stretto.frontends.python.interpreter.execution import PythonInterpreter
 
+_WITH_REAL_STATE = (
+    tuple, BaseException, types.FunctionType, types.MethodType, property, classmethod, staticmethod,
+    functools.partial,
+)  # fmt: skip
+"""Classes whose objects are real ones, with all that they were made of."""
 _NATIVE_METHODS = types.MethodDescriptorType, types.WrapperDescriptorType
 
 
@@ -43,6 +48,12 @@ class Descriptors:
         names = "__set__", "__delete__"
         return any(self._entry_of(entry, name) is not MISSING for name in names)
 
+    def has_getter(self, entry: Any) -> bool:
+        """False for a data descriptor of the program without `__get__`: an attribute of the object
+        itself comes before it."""
+        is_native = isinstance(entry, property | types.MemberDescriptorType)
+        return is_native or self._entry_of(entry, "__get__") is not MISSING
+
     def bound(self, entry: Any, value: Any, kind: type, name: str) -> Any:
         """Return what an entry of a class is as an attribute of an object."""
         match entry:
@@ -57,7 +68,7 @@ class Descriptors:
                 return types.MethodType(entry.__func__, kind)
             case property():
                 if entry.fget is None:
-                    shown = f"property '{name}' of '{kind.__name__}' object"
+                    shown = f"property '{name}' of '{kind.__qualname__}' object"
                     raise AttributeError(f"{shown} has no getter", name=name, obj=value)
                 return self.call(self.heap.adopt(entry.fget), value)
             case types.MemberDescriptorType():
@@ -81,7 +92,7 @@ class Descriptors:
 
     def _slot(self, entry: types.MemberDescriptorType, value: Any, name: str) -> Any:
         is_native = "__slots__" not in vars(entry.__objclass__)
-        has_real = isinstance(value, tuple | BaseException | types.FunctionType)
+        has_real = isinstance(value, _WITH_REAL_STATE)
         has_real |= not isinstance(value, HeapObject) and not self.heap.is_own(value)
         if is_native and has_real:
             return self.heap.received(entry.__get__(value))
@@ -108,7 +119,7 @@ class Descriptors:
         if isinstance(value, types.FunctionType):
             found = self.attributes.stored(value, entry.__name__)
             return self.heap.adopt(entry.__get__(value, kind)) if found is MISSING else found
-        if isinstance(value, HeapObject) or self.heap.is_own(value):
+        if isinstance(value, HeapObject | DictView) or self.heap.is_own(value):
             fail(
                 f"an attribute of native code of a {kind.__name__} is read",
                 "keep it in an attribute of its own",
@@ -122,7 +133,7 @@ class Descriptors:
                 return False
             case property():
                 if entry.fset is None:
-                    shown = f"property '{name}' of '{kind.__name__}' object"
+                    shown = f"property '{name}' of '{kind.__qualname__}' object"
                     raise AttributeError(f"{shown} has no setter", name=name, obj=value)
                 self.call(self.heap.adopt(entry.fset), value, new)
                 return True
@@ -136,7 +147,7 @@ class Descriptors:
                 return False
             case property():
                 if entry.fdel is None:
-                    shown = f"property '{name}' of '{kind.__name__}' object"
+                    shown = f"property '{name}' of '{kind.__qualname__}' object"
                     raise AttributeError(f"{shown} has no deleter", name=name, obj=value)
                 self.call(self.heap.adopt(entry.fdel), value)
                 return True
@@ -168,7 +179,7 @@ class Descriptors:
             fail("'__dict__' of a class is read after a change of one", "name the attributes")
         if isinstance(of_meta, types.GetSetDescriptorType | types.MemberDescriptorType):
             return self.heap.adopt(getattr(kind, name, MISSING))
-        if self.is_data(of_meta):
+        if self.is_data(of_meta) and self.has_getter(of_meta):
             return self.bound(of_meta, kind, meta, name)
         entry = self.attributes.entry(kind, name)
         if entry is not MISSING:
@@ -209,6 +220,8 @@ class Descriptors:
         is_class = issubclass(type(held), type) and issubclass(held, value.kind)
         kind = held if is_class else self.attributes.type_of(held)
         mro = kind.__mro__
+        if value.kind not in mro:
+            fail("super() gets an object that only claims to be one of its class", "use its class")
         for base in mro[mro.index(value.kind) + 1 :]:
             if name not in vars(base):
                 continue

@@ -12,7 +12,7 @@ import builtins
 import inspect
 import types
 from collections.abc import Generator, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from stretto.errors import CaptureError, SourceLocation
 from stretto.frontends.python.interpreter import sourceless, tracebacks
@@ -29,8 +29,9 @@ from stretto.frontends.python.interpreter.frames import (
     End,
     Perhaps,
     PythonFrame,
-    Stopped,
+    Thrown,
     definition,
+    stored_outside,
 )
 from stretto.frontends.python.interpreter.generators import Generators
 from stretto.frontends.python.interpreter.heap import (
@@ -119,15 +120,20 @@ class PythonInterpreter:
             if found.segment is not None:
                 return segment_result(self, frame, found.segment, end)
             return self.returned(end)
-        except Stopped as stop:
+        except Thrown as stop:
             if depth:
                 raise
             raise stop.error from None
         except Exception as error:
+            tracebacks.check_interpreted(error, self.heap)
             tracebacks.leave(error, frame)
             raise
         finally:
             del self.frames[depth:]
+
+    def handled_error(self) -> BaseException | None:
+        """Return the exception that is handled."""
+        return next((f.error for f in reversed(self.frames) if f.error is not None), None)
 
     def returned(self, end: Any) -> Any:
         """Return the value of a function whose body ends so."""
@@ -152,7 +158,8 @@ class PythonInterpreter:
             if scope.names is not None and name in scope.names:
                 return scope.names[name]
             if name in scope.cells:
-                return self._of_cell(scope.cells[name], name)
+                is_own = scope is frame and name in frame.code.co_cellvars
+                return self._of_cell(scope.cells[name], name, is_own)
             if name in scope.vars:
                 value = scope.vars[name]
                 if value is MISSING:
@@ -163,18 +170,23 @@ class PythonInterpreter:
             scope = scope.parent
         else:
             return self._global(frame, name)
-        raise UnboundLocalError(
-            f"cannot access local variable '{name}' where it is not associated with a value"
-        )
+        self._unbound(name)
 
-    def _of_cell(self, cell: types.CellType, name: str) -> Any:
+    def _of_cell(self, cell: types.CellType, name: str, is_own: bool) -> Any:
         value = self.heap.field(cell, CELL)
-        if value is MISSING:
+        if value is MISSING and not is_own:
             raise NameError(
                 f"cannot access free variable '{name}' where it is not associated with a value "
-                "in enclosing scope"
+                "in enclosing scope",
+                name=name,
             )
-        return self.regions.bound(value, name)
+        return self._unbound(name) if value is MISSING else self.regions.bound(value, name)
+
+    def _unbound(self, name: str) -> NoReturn:
+        raise UnboundLocalError(
+            f"cannot access local variable '{name}' where it is not associated with a value",
+            name=name,
+        )
 
     def _global(self, frame: PythonFrame, name: str) -> Any:
         space = self.heap.outside.namespace(frame.function.__globals__)
@@ -182,13 +194,23 @@ class PythonInterpreter:
         if value is MISSING:
             value = getattr(builtins, name, MISSING)
         if value is MISSING:
-            raise NameError(f"name '{name}' is not defined")
+            raise NameError(f"name '{name}' is not defined", name=name)
         return self.regions.bound(value, name)
 
     def store_name(self, frame: PythonFrame, name: str, value: Any) -> None:
-        if frame.names is not None:
-            frame.names[name] = value
-        elif name in frame.globals_named:
+        outside = {} if frame.names is None else stored_outside(frame.code)
+        if frame.names is not None and name not in outside:
+            if value is MISSING:
+                frame.names.pop(name)
+            else:
+                frame.names[name] = value
+        elif frame.names is not None and not outside[name]:
+            scope: PythonFrame | None = frame.parent
+            while scope is not None and name not in scope.cells:
+                scope = scope.parent
+            assert scope is not None
+            self.heap.assign(scope.cells[name], CELL, value)
+        elif frame.names is not None or name in frame.globals_named:
             space = self.heap.outside.namespace(frame.function.__globals__)
             self.heap.assign(space, name, value)
         elif name in frame.cells:

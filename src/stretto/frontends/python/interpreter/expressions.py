@@ -100,10 +100,16 @@ class ExpressionValues:
         kwargs: dict[str, Any] = {}
         for item in node.keywords:
             given = self.value(frame, item.value)
+            more: dict[str, Any] = {item.arg or "": given}
             if item.arg is None:
-                kwargs |= self.interpreter.containers.keywords(given)
-            else:
-                kwargs[item.arg] = given
+                more = self.interpreter.containers.keywords(given)
+                if not all(isinstance(name, str) for name in more):
+                    raise TypeError("keywords must be strings")
+            if not kwargs.keys().isdisjoint(more):
+                name = next(name for name in more if name in kwargs)
+                shown = getattr(function, "__qualname__", "function")
+                raise TypeError(f"{shown}() got multiple values for keyword argument '{name}'")
+            kwargs |= more
         frame.node = node
         return self._called(function, tuple(args), kwargs)
 

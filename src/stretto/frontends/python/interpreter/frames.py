@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import dis
 import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from stretto.frontends.python.interpreter import liveness
@@ -90,6 +92,8 @@ class PythonFrame:
     globals_named: frozenset[str] = frozenset()
     names: Any = None
     """In the body of a class: its namespace."""
+    captured: Table = field(default_factory=dict)
+    """What the names of the pattern stand for that is being matched."""
     consumer: Callable[[Any], Any] | None = None
     """The function that takes each value that a generator yields; None if it stops at a yield."""
     unrolls: bool = False
@@ -156,7 +160,8 @@ def definition(code: types.CodeType) -> Definition:
         )
         if tree is not None:
             liveness.note(tree)
-        _DEFINITIONS[id(code)] = found = Definition(code, tree, frozenset(names), segment)
+        own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}  # of nested functions
+        _DEFINITIONS[id(code)] = found = Definition(code, tree, frozenset(names) - own, segment)
     return found
 
 
@@ -180,6 +185,14 @@ def _mark(number: int, like: ast.stmt) -> ast.stmt:
     return made
 
 
+@cache
+def stored_outside(code: types.CodeType) -> dict[str, bool]:
+    """Return the names that the body of a class sets outside of the class; True for a global."""
+    steps = dis.get_instructions(code)
+    names = {"STORE_GLOBAL": True, "DELETE_GLOBAL": True, "STORE_DEREF": False}
+    return {step.argval: names[step.opname] for step in steps if step.opname in names}
+
+
 class BoundMethod:
     """A method of a container, a text or another native object of the program."""
 
@@ -187,6 +200,14 @@ class BoundMethod:
 
     def __init__(self, holder: Any, name: str) -> None:
         self.holder, self.name = holder, name
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BoundMethod):
+            return False
+        return other.name == self.name and other.holder is self.holder
+
+    def __hash__(self) -> int:
+        return hash((id(self.holder), self.name))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -196,17 +217,28 @@ class HostFunction:
     run: Callable[..., Any]
 
 
-class Stopped(Exception):
-    """Stands for a `StopIteration` of the program, which no host generator lets pass."""
+class Thrown(Exception):
+    """Stands for an exception of the program that is no `Exception`: the host's end a capture."""
 
-    def __init__(self, error: StopIteration) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__(*error.args)
         self.error = error
 
 
+class Stopped(Thrown):
+    """Stands for a `StopIteration` of the program, which no host generator lets pass."""
+
+
 def thrown(error: BaseException) -> BaseException:
     """Return what the interpreter raises for an exception of the program."""
-    return Stopped(error) if isinstance(error, StopIteration) else error
+    if isinstance(error, StopIteration):
+        return Stopped(error)
+    return error if isinstance(error, Exception) else Thrown(error)
+
+
+def of_program(raised: BaseException) -> BaseException:
+    """Return the exception of the program for which the interpreter raises one."""
+    return raised.error if isinstance(raised, Thrown) else raised
 
 
 class LeftByConsumer(BaseException):

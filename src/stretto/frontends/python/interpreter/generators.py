@@ -28,6 +28,8 @@ from stretto.frontends.python.interpreter.frames import (
     Perhaps,
     PythonFrame,
     Stopped,
+    Thrown,
+    thrown,
 )
 from stretto.frontends.python.interpreter.heap import MISSING, IteratorRef, Table
 from stretto.frontends.python.interpreter.iterators import (
@@ -222,11 +224,20 @@ class Generators:
         return self._value(generator, self.resume(generator, lambda steps: steps.send(value)))
 
     def throw(self, generator: IteratorRef, error: Any, *rest: Any) -> Any:
-        if isinstance(error, type):
-            error = self.interpreter.calls.call(error, tuple(x for x in rest[:1] if x), {})
+        if isinstance(error, type) and issubclass(error, BaseException):
+            held = rest[0] if rest else None
+            given = held if isinstance(held, tuple) else () if held is None else (held,)
+            is_one = isinstance(held, error)
+            error = held if is_one else self.interpreter.calls.call(error, given, {})
+        if not isinstance(error, BaseException):
+            kind = self.interpreter.attributes.type_of(error).__name__
+            raise TypeError(
+                f"exceptions must be classes or instances deriving from BaseException, not {kind}"
+            )
         if generator.table[DONE] is True:
-            raise error
-        return self._value(generator, self.resume(generator, lambda steps: steps.throw(error)))
+            raise thrown(error)
+        found = self.resume(generator, lambda steps: steps.throw(thrown(error)))
+        return self._value(generator, found)
 
     def _value(self, generator: IteratorRef, found: Any) -> Any:
         if found is MISSING:
@@ -242,6 +253,9 @@ class Generators:
         frame.is_closing = True
         try:
             self.resume(generator, lambda steps: steps.close())
+        except Thrown as raised:
+            if not isinstance(raised.error, GeneratorExit):
+                raise
         finally:
             frame.is_closing = False
         self.heap.set(generator.table, DONE, True)
@@ -451,11 +465,19 @@ class Generators:
                 fail("the number of values of a yield from depends on a tensor", "use a loop")
             try:
                 sent = yield item
-            except Exception as error:
-                if not is_generator:
+            except (Exception, GeneratorExit) as error:
+                of_program = isinstance(error, Thrown) or frame.is_closing
+                if isinstance(getattr(error, "error", error), GeneratorExit) and of_program:
+                    self._close_inner(iterator, is_generator)
                     raise
-                item = self.resume(iterator, lambda steps, e=error: steps.throw(e))
-                continue
+                if isinstance(error, GeneratorExit):  # of the host
+                    raise
+                if is_generator:
+                    item = self.resume(iterator, lambda steps, e=error: steps.throw(e))
+                    continue
+                if self.interpreter.attributes.lookup(iterator, "throw") is not MISSING:
+                    fail("an iterator gets an exception by yield from", "use a generator")
+                raise
             if sent is None:
                 item = iteration.advance(iterator)
             elif is_generator:
@@ -464,6 +486,15 @@ class Generators:
                 send = self.interpreter.attributes.getattr(iterator, "send")
                 item = self.interpreter.calls.call(send, (sent,), {})
         return (iterator.table[LAST] if is_generator else None), None
+
+    def _close_inner(self, iterator: Any, is_generator: bool) -> None:
+        """Close the iterator of a `yield from` whose generator is closed."""
+        if is_generator:
+            self.close(iterator)
+            return
+        close = self.interpreter.attributes.lookup(iterator, "close")
+        if close is not MISSING:
+            self.interpreter.calls.call(close, (), {})
 
 
 def _acts_at_end(statement: ast.stmt) -> bool:

@@ -197,20 +197,27 @@ class PlaceChange:
 class HeapKey:
     """A key of a dict whose class has a hash or an equality of its own.
 
-    equals: compares it with another key.
+    equals: compares it with another key. found: whether it equals each key with which it was
+    compared, by the id of that key, so that one access of a dict compares two keys once.
     """
 
-    __slots__ = ("equals", "hashed", "value")
+    __slots__ = ("equals", "found", "hashed", "value")
 
     def __init__(self, value: Any, hashed: int, equals: Callable[[Any, Any], bool]) -> None:
         self.value, self.hashed, self.equals = value, hashed, equals
+        self.found: dict[int, bool] = {}
 
     def __hash__(self) -> int:
         return self.hashed
 
     def __eq__(self, other: object) -> bool:
-        key = other.value if isinstance(other, HeapKey) else other
-        return key is self.value or self.equals(key, self.value)
+        if not isinstance(other, HeapKey):
+            return self.equals(other, self.value)
+        if other.value is self.value:
+            return True
+        if id(self) not in other.found:
+            other.found[id(self)] = self.equals(self.value, other.value)
+        return other.found[id(self)]
 
 
 @dataclass(eq=False, slots=True)
@@ -542,6 +549,8 @@ class PythonHeap:
 
     def _set_all(self, holder: Any, items: dict[Any, Any]) -> None:
         before = self._attributes(holder)
+        if not all(isinstance(name, str) for name in items):
+            fail("a key of the `__dict__` of an object is not a text", "keep it in a dict")
         for name in {**before, **items}:
             after = items.get(name, MISSING)
             if before.get(name, MISSING) is not after:  # a name that is not there is read, too
@@ -734,7 +743,13 @@ def _are_same(before: Table, table: Table) -> bool:
 
 
 def check_state(kind: type) -> None:
-    """Fail for the class of an object that the attributes alone do not make again."""
+    """Fail for the class of an object that the attributes alone do not make again, and for one
+    that does something when the last reference to an object is gone."""
+    if isinstance(getattr(kind, "__del__", None), types.FunctionType):
+        fail(
+            f"an object of class {kind.__name__}, which has __del__, is made",
+            "make it outside of the compiled function, or write a context manager",
+        )
     if has_hidden_state(kind):
         fail(
             f"an object of class {kind.__name__}, which holds more than attributes, is copied or "

@@ -22,6 +22,18 @@ def apply(operation: Callable[..., Any], *operands: Any, **named: Any) -> Any:
     return operation(*operands, **named)
 
 
+def call_rule(rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a rule of the interpreter. Arguments that its parameters do not take are an error of the
+    program."""
+    try:
+        return rule(*args, **kwargs)
+    except TypeError as error:
+        assert error.__traceback__ is not None
+        if error.__traceback__.tb_next is None:  # it is raised by the call itself
+            raise TypeError(str(error)) from None
+        raise
+
+
 def call_in_program(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a function from code of the host, as a call of the program that is captured."""
     return Hooks.call(function, *args, **kwargs)

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 Rule = Callable[..., Any]
 
 
+def _bound(args: tuple[Any, ...]) -> str:
+    return "most 2 arguments" if args else "least 1 argument"
+
+
 class IteratorRules:
     """The functions of `builtins` and `itertools` that make iterators."""
 
@@ -50,7 +54,11 @@ class IteratorRules:
     def iter(self, *args: Any) -> Any:
         if len(args) == 1:
             return self.iteration.iterator(args[0])
+        if len(args) != 2:
+            raise TypeError(f"iter expected at {_bound(args)}, got {len(args)}")
         function, last = args
+        if not self.interpreter.calls.call(callable, (function,), {}):
+            raise TypeError("iter(v, w): v must be callable")
         return self.iterators.new(CALL_ITERATOR, {FUNCTION: function, LAST: last, DONE: False})
 
     def enumerate(self, iterable: Any, start: Any = 0) -> Any:
@@ -89,14 +97,16 @@ class IteratorRules:
         method = interpreter.attributes.method(items, "__reversed__")
         if method is not MISSING:
             return interpreter.calls.call(method, (), {})
-        if isinstance(items, IteratorRef):
-            raise TypeError(f"'{items.kind.__name__}' object is not reversible")
+        kind = interpreter.attributes.type_of(items)
+        if not hasattr(kind, "__reversed__") and not hasattr(kind, "__getitem__"):
+            raise TypeError(f"'{kind.__name__}' object is not reversible")
         if isinstance(items, torch.Tensor) and interpreter.attributes.type_of(items) is not int:
             return items.flip(0) if items.dim() else items  # a tensor in PyTorch too
         rest = self.iteration.rest(items)
         if rest is not None:
             given = items.table[ITEMS] if isinstance(items, Ref) else items
-            return self.iterators.of_sequence(sources.backwards(given), reversed)
+            kind = type(iter(range(0))) if isinstance(given, range) else reversed
+            return self.iterators.of_sequence(sources.backwards(given), kind)
         if interpreter.attributes.method(items, "__getitem__") is not MISSING:
             length = interpreter.containers.length(items)
             if not isinstance(length, int):
@@ -106,11 +116,17 @@ class IteratorRules:
         return self.iterators.of_items(self.iteration.known(items)[::-1], items, reversed)
 
     def count(self, start: Any = 0, step: Any = 1) -> Any:
+        for number in (start, step):
+            kind = self.interpreter.attributes.type_of(number)
+            names = ("__index__", "__float__", "__complex__")
+            if not any(hasattr(kind, name) for name in names):
+                raise TypeError("a number is required")
         return self.iterators.new(itertools.count, {AT: start, STEP: step})
 
-    def repeat(self, item: Any, times: Any = MISSING) -> Any:
+    def repeat(self, object: Any, times: Any = MISSING) -> Any:
         left = None if times is MISSING else self._index(times)
-        return self.iterators.new(itertools.repeat, {SOURCE: item, LEFT: left})
+        left = max(left, 0) if isinstance(left, int) else left
+        return self.iterators.new(itertools.repeat, {SOURCE: object, LEFT: left})
 
     def cycle(self, iterable: Any) -> Any:
         items: Any = ()
@@ -171,6 +187,8 @@ class IteratorRules:
     # -- functions that go through iterables ----------------------------------------------------
 
     def tuple(self, items: Any = ()) -> Any:
+        if type(items) is tuple:
+            return items
         found = self.iteration.collect(items)
         return self.interpreter.regions.of_each(
             found, lambda x: x if isinstance(x, tuple) else sources.tuple_of(x)
@@ -205,8 +223,10 @@ class IteratorRules:
         """Return the rule for `min` or `max`."""
         interpreter = self.interpreter
 
-        def rule(first: Any, *others: Any, **kwargs: Any) -> Any:
-            args = (first, *others)
+        def rule(*args: Any, **kwargs: Any) -> Any:
+            if not args:
+                raise TypeError(f"{function.__name__} expected at least 1 argument, got 0")
+            first, *others = args
 
             def of(*given: Any) -> Any:
                 return interpreter.calls.natives.call(function, given, kwargs)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 import itertools
+import operator
 import types
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -174,6 +176,7 @@ class Iterators:
     # -- rules ----------------------------------------------------------------------------------
 
     def next_of_sequence(self, iterator: IteratorRef) -> Any:
+        self._check_deque(iterator)
         source, at = iterator.table[SOURCE], iterator.table[AT]
         interpreter = self.interpreter
         is_indexed = isinstance(source, Indexed)
@@ -189,6 +192,22 @@ class Iterators:
 
         return interpreter.regions.branch(iterator.table[DONE], lambda: MISSING, item)
 
+    def _check_deque(self, iterator: IteratorRef) -> None:
+        """Raise RuntimeError if a deque has another length than when its iterator was made, and
+        fail if it has been changed otherwise."""
+        source = iterator.table[SOURCE]
+        if not isinstance(source, Ref) or not issubclass(source.kind, deque):
+            return
+        items = source.table[ITEMS]
+        if LAST not in iterator.table:
+            iterator.table[LAST] = items
+        before = iterator.table[LAST]
+        if items is before or iterator.table[DONE] is not False:
+            return
+        if isinstance(items, tuple) and isinstance(before, tuple) and len(items) != len(before):
+            raise RuntimeError("deque mutated during iteration")
+        fail("a deque is changed while it is iterated over", "iterate over a copy")
+
     def next_of_keys(self, iterator: IteratorRef) -> Any:
         """A key of a dict, or an item of a set; LAST: the dict or set."""
         owner, keys = iterator.table[LAST], iterator.table[SOURCE]
@@ -197,12 +216,27 @@ class Iterators:
             kind = "Set" if issubclass(owner.kind, set) else "dictionary"
             if len(items) != len(keys):
                 raise RuntimeError(f"{kind} changed size during iteration")
-            if list(items) != list(keys):
-                if kind == "Set":
-                    fail("a set is changed while it is iterated over", "iterate over a copy")
-                raise RuntimeError("dictionary keys changed during iteration")
+            if self._has_lost_keys(iterator, owner):  # Python goes on with those that are left
+                fail(
+                    f"a key of a {kind} is removed while it is iterated over",
+                    "iterate over a copy",
+                )
         key = self.next_of_sequence(iterator)
         return key.value if isinstance(key, HeapKey) else key
+
+    def _has_lost_keys(self, iterator: IteratorRef, owner: Ref) -> bool:
+        """True if a dict or a set has lost a key since the last item of an iterator was taken."""
+        items = owner.table[ITEMS]
+        for table, key, old in reversed(self.heap.trail):
+            if table is iterator.table and key is AT:
+                return False
+            if table is owner.table and key is ITEMS:
+                if not isinstance(old, dict):
+                    break
+                if len(old) > len(items) or not all(map(operator.is_, old, items)):
+                    return True
+                items = old
+        return list(owner.table[ITEMS]) != list(iterator.table[SOURCE])
 
     def next_by_index(self, iterator: IteratorRef) -> Any:
         if iterator.table[DONE]:

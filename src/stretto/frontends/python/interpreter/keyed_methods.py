@@ -7,7 +7,14 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from stretto.frontends.python.interpreter.heap import MISSING, DictView, HeapKey, Ref
+from stretto.frontends.python.interpreter.heap import (
+    ITEMS,
+    MISSING,
+    AttributeTable,
+    DictView,
+    HeapKey,
+    Ref,
+)
 from stretto.frontends.python.lists import sources
 from stretto.frontends.python.values import texts
 from stretto.frontends.python.values.either import Either
@@ -20,13 +27,13 @@ from stretto.frontends.python.interpreter.sequence_methods import Rule, given
 # ---- dicts ---------------------------------------------------------------------------------------
 
 
-def init_dict(self: Containers, holder: Ref, *args: Any, **kwargs: Any) -> None:
+def init_dict(self: Containers, holder: Ref, /, *args: Any, **kwargs: Any) -> None:
     if len(args) > 1:
         raise TypeError(f"dict expected at most 1 argument, got {len(args)}")
     update(self, holder, *args, **kwargs)
 
 
-def init_defaultdict(self: Containers, holder: Ref, *args: Any, **kwargs: Any) -> None:
+def init_defaultdict(self: Containers, holder: Ref, /, *args: Any, **kwargs: Any) -> None:
     factory = args[0] if args else None
     if factory is not None and not self.interpreter.calls.call(callable, (factory,), {}):
         raise TypeError("first argument must be callable or None")
@@ -34,7 +41,7 @@ def init_defaultdict(self: Containers, holder: Ref, *args: Any, **kwargs: Any) -
     update(self, holder, *args[1:], **kwargs)
 
 
-def update(self: Containers, holder: Ref, *args: Any, **kwargs: Any) -> None:
+def update(self: Containers, holder: Ref, /, *args: Any, **kwargs: Any) -> None:
     found = dict(self.mapping(args[0])) if args else {}
     found |= kwargs
     sets = self.interpreter.attributes.method(holder, "__setitem__")
@@ -42,8 +49,14 @@ def update(self: Containers, holder: Ref, *args: Any, **kwargs: Any) -> None:
         for key, value in found.items():
             self.interpreter.calls.call(sets, (key, value), {})
         return
+    source = args[0] if args and isinstance(args[0], Ref) else None
+    if source is not None and isinstance(source.table, AttributeTable):
+        source = None  # its items are read at each access
+    before = None if source is None else source.table[ITEMS]
     for key, value in found.items():
         self.set_entry(holder, key, value)
+        if source is not None and source is not holder and source.table[ITEMS] is not before:
+            raise RuntimeError("dict mutated during update")
 
 
 def get(self: Containers, holder: Ref, key: Any, default: Any = None) -> Any:
@@ -61,8 +74,8 @@ def get(self: Containers, holder: Ref, key: Any, default: Any = None) -> Any:
 
 
 def set_default(self: Containers, holder: Ref, key: Any, default: Any = None) -> Any:
-    regions = self.interpreter.regions
-    found = self.items(holder).get(self.key(key), MISSING)
+    regions, key = self.interpreter.regions, self.key(key)
+    found = self.items(holder).get(key, MISSING)
     bound = regions.is_bound(found)
 
     def added() -> Any:
@@ -78,7 +91,8 @@ def pop_entry(self: Containers, holder: Ref, key: Any, *default: Any) -> Any:
     regions = self.interpreter.regions
     if not default:
         return self.remove_entry(holder, key)
-    bound = regions.is_bound(self.items(holder).get(self.key(key), MISSING))
+    key = self.key(key)
+    bound = regions.is_bound(self.items(holder).get(key, MISSING))
     if isinstance(bound, bool):
         return self.remove_entry(holder, key) if bound else default[0]
     return regions.branch(bound, lambda: self.remove_entry(holder, key), lambda: default[0])
@@ -161,7 +175,7 @@ def items_of_set(self: Containers, other: Any) -> dict[Any, Any] | None:
     if isinstance(other, Ref) and issubclass(other.kind, set):
         return self.entries(other)
     if isinstance(other, DictView) and other.name != "values":
-        return dict.fromkeys(given(self, other))
+        return keys_of(self, other)
     return dict.fromkeys(other) if isinstance(other, frozenset) else None
 
 
@@ -175,17 +189,18 @@ def init_set(self: Containers, holder: Ref, items: Any = ()) -> None:
 
 
 def add(self: Containers, holder: Ref, item: Any) -> None:
-    held = self.items(holder).get(self.key(item), MISSING)
+    item = self.key(item)
+    held = self.items(holder).get(item, MISSING)
     if self.interpreter.regions.is_bound(held) is not True:
         self.set_entry(holder, item, None)
 
 
 def discard(self: Containers, holder: Ref, item: Any) -> None:
-    pop_entry(self, holder, item, None)
+    pop_entry(self, holder, self.item_to_find(item), None)
 
 
 def remove_of_set(self: Containers, holder: Ref, item: Any) -> None:
-    self.remove_entry(holder, item)
+    self.remove_entry(holder, self.item_to_find(item), item)
 
 
 def pop_of_set(self: Containers, holder: Ref) -> Any:

@@ -118,12 +118,15 @@ class Membership:
         if isinstance(container, Ref):
 
             def among() -> Any:
-                return self.in_container(container, item)
+                return interpreter.containers.unchanged(
+                    container, lambda: self.in_container(container, item)
+                )
 
             return interpreter.containers.with_content(container, among)
         if isinstance(container, DictView):
             return self._in_view(container, item)
-        is_written = interpreter.attributes.method(container, "__iter__") is not MISSING
+        names = ("__iter__", "__getitem__")
+        is_written = any(interpreter.attributes.method(container, n) is not MISSING for n in names)
         if is_written or isinstance(container, IteratorRef | Indexed):
             return interpreter.iteration.is_any(container, lambda x: self.equal(x, item))
         return self._in_native(container, item)
@@ -134,6 +137,8 @@ class Membership:
         if isinstance(items, TracedList):
             return operations.contains(items, item)
         if isinstance(items, dict):
+            if issubclass(holder.kind, set):
+                item = self.interpreter.containers.item_to_find(item)
             return self._among_keys(items, self.interpreter.containers.asked_key(item))
         return self._among(items, item)
 
@@ -155,9 +160,9 @@ class Membership:
         if isinstance(container, tuple):
             return self._among(container, item)
         if isinstance(container, frozenset):
-            return self._among_keys(
-                dict.fromkeys(container), self.interpreter.containers.asked_key(item)
-            )
+            containers = self.interpreter.containers
+            key = containers.asked_key(containers.item_to_find(item))
+            return self._among_keys(dict.fromkeys(container), key)
         if isinstance(container, range) and _is_late(item):
             return self._in_range(container, item)
         if isinstance(container, torch.Tensor):

@@ -23,6 +23,7 @@ from stretto.frontends.python.interpreter.heap import (
     ATOMS,
     CONTAINERS,
     ITEMS,
+    DictView,
     IteratorRef,
     Ref,
     rebuild_tuple,
@@ -61,6 +62,8 @@ class GivenValues:
         self.copies: dict[int, tuple[Any, Ref, Any]] = {}
         """For each copy, by its id: it, its reference, and its items before the call."""
         self.by_ref: dict[int, Any] = {}
+        self.open = set[int]()
+        """The containers that are being copied, or have been, by id."""
         self.iterators: list[Any] = []
         self.originals: dict[int, tuple[Any, Any]] = {}
         """The functions and objects of the program, by the id of what is given in their place."""
@@ -75,6 +78,8 @@ class GivenValues:
                 return self._copy(value)
             case IteratorRef():
                 return self._advanced(value)
+            case DictView():
+                return getattr(self._copy(value.holder), value.name)()
             case BoundMethod() | types.FunctionType() | types.MethodType():
                 return self._function(value)
             case SuperOf():
@@ -100,6 +105,9 @@ class GivenValues:
 
     def _copy(self, ref: Ref) -> Any:
         if id(ref) not in self.by_ref:
+            if id(ref) in self.open:
+                fail("a container that contains itself is given to native code", "make a copy")
+            self.open.add(id(ref))
             items = self.interpreter.containers.items(ref)
             if isinstance(items, Either):
                 fail(

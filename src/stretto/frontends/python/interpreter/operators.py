@@ -90,12 +90,12 @@ class Operators:
             return regions.any_of([False, *map(regions.is_bound, items.values())])
         return bool(items)
 
-    def special(self, value: Any, name: str, *args: Any) -> Any:
+    def special(self, value: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a special method that is not native code; NotImplemented if there is none."""
         found = self.interpreter.attributes.method(value, name)
         if found is MISSING:
             return NotImplemented
-        return self.interpreter.calls.call(found, args, {})
+        return self.interpreter.calls.call(found, args, kwargs)
 
     def _option_of(self, *values: Any) -> Either | None:
         """Return the first operand that is one of several values and may have methods of its own;
@@ -149,6 +149,8 @@ class Operators:
                 return result
         if name == "mod" and isinstance(first, str):
             return self.interpreter.strings.percent(first, second)
+        if name == "mod" and isinstance(first, bytes | bytearray):
+            return self.interpreter.calls.native(operator.mod, (first, second), {})
         if isinstance(first, Ref | DictView) or isinstance(second, Ref | DictView):
             return self.of_containers(name, first, second)
         if name == "add" and isinstance(first, tuple) and isinstance(second, tuple):
@@ -156,13 +158,17 @@ class Operators:
                 return self.interpreter.calls.call(torch.Size, ((*first, *second),), {})
             return (*first, *second)
         if any(map(self._is_of_user, (first, second))):
+            if name == "mul" and isinstance(first, tuple | str | bytes):
+                count = self.special(second, "__index__")
+                if count is not NotImplemented:
+                    return self.binary(name, first, count)
             return self._no_operator(name, first, second)
         return apply(OPERATORS[name], first, second)
 
     def _comes_first(self, kinds: tuple[type, type], method: str) -> bool:
         """True if the second operand is asked first: its class is derived from that of the first
         one, and has a reflected method of its own."""
-        if not issubclass(kinds[1], kinds[0]):
+        if kinds[0] not in kinds[1].__mro__:
             return False
         entry = self.interpreter.attributes.entry
         return entry(kinds[1], method) is not entry(kinds[0], method)
@@ -226,7 +232,7 @@ class Operators:
         if isinstance(items, TracedList) or known is None:
             return self.heap.new(list, operations.repeated(self.as_traced(items), count))
         made = self.interpreter.containers.copied(held)
-        self.interpreter.containers.put(made, items * known)
+        self.interpreter.containers.put_bounded(made, items * known)
         return made
 
     def as_traced(self, items: Any) -> Any:
@@ -272,8 +278,10 @@ class Operators:
         found = self.interpreter.attributes.method(value, f"__{operation.__name__}__")
         if found is not MISSING:
             return self.interpreter.calls.call(found, (), {})
-        if self._is_of_user(value):
-            kind = self.interpreter.attributes.type_of(value).__name__
+        is_inverted = operation is operator.invert
+        of = self.interpreter.attributes.type_of(value)
+        if self._is_of_user(value) or (is_inverted and issubclass(of, float | complex)):
+            kind = of.__name__
             symbol = _UNARY_SYMBOLS[operation.__name__]
             raise TypeError(f"bad operand type for unary {symbol}: '{kind}'")
         return apply(operation, value)
@@ -307,7 +315,7 @@ class Operators:
         type_of = self.interpreter.attributes.type_of
         kinds = type_of(first), type_of(second)
         calls = [(first, name, second), (second, _SWAPPED[name], first)]
-        if kinds[0] is not kinds[1] and issubclass(kinds[1], kinds[0]):
+        if kinds[0] is not kinds[1] and kinds[0] in kinds[1].__mro__:
             calls.reverse()
         for held, method, other in calls:
             result = self._compared(held, method, other)
@@ -360,21 +368,29 @@ class Operators:
             )
         if op is ast.Eq and len(a) != len(b):
             return False
-        pairs = list(zip(a, b, strict=False))
-        return self._lexicographic(op, pairs, len(a), len(b))
+        return self._lexicographic(op, a, b, 0)
 
-    def _lexicographic(self, op: type, pairs: list[Any], one: int, two: int) -> Any:
-        if not pairs:
-            return getattr(operator, COMPARISONS[op])(one, two)
-        (a, b), *rest = pairs
-        equal = self.interpreter.membership.equal(a, b)
+    def _lexicographic(self, op: type, one: Any, two: Any, start: int) -> Any:
+        """Compare two tuples, whose items before `start` are equal."""
+        for at in range(start, min(len(one), len(two))):
+            a, b = one[at], two[at]
+            equal = self.interpreter.membership.equal(a, b)
+            if equal is True:
+                continue
+            if equal is False:
+                return False if op is ast.Eq else self.compare(op, a, b)
 
-        def following() -> Any:
-            return self._lexicographic(op, rest, one, two)
+            def following(after: int = at + 1) -> Any:
+                return self._lexicographic(op, one, two, after)
 
-        if op is ast.Eq:
-            return self.interpreter.regions.logical(True, equal, following)
-        return self.interpreter.regions.branch(equal, following, lambda: self.compare(op, a, b))
+            if op is ast.Eq:
+                return self.interpreter.regions.logical(True, equal, following)
+
+            def decided(a: Any = a, b: Any = b) -> Any:
+                return self.compare(op, a, b)
+
+            return self.interpreter.regions.branch(equal, following, decided)
+        return getattr(operator, COMPARISONS[op])(len(one), len(two))
 
     def same(self, first: Any, second: Any) -> Any:
         """Return `first is second`: a bool, or a traced flag."""

@@ -9,7 +9,9 @@ from stretto.frontends.python.interpreter.frames import (
     PythonFrame,
 )
 from stretto.frontends.python.interpreter.heap import (
+    ITEMS,
     MISSING,
+    Ref,
 )
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.scalars import possible
@@ -33,7 +35,8 @@ class Patterns:
         self.heap = interpreter.heap
 
     def match(self, frame: PythonFrame, pattern: ast.pattern, subject: Any) -> Any:
-        """Return the truth of a pattern's match, and bind its names."""
+        """Return the truth of a pattern's match. Its names are bound by `bind`, after all of it
+        has matched."""
         interpreter = self.interpreter
         asks_for_parts = isinstance(pattern, ast.MatchSequence | ast.MatchMapping | ast.MatchClass)
         if asks_for_parts and isinstance(subject, Either):
@@ -57,12 +60,12 @@ class Patterns:
                 return self.interpreter.operators.same(subject, value)
             case ast.MatchAs(pattern=None, name=name):
                 if name is not None:
-                    interpreter.store_name(frame, name, subject)
+                    self._capture(frame, name, subject)
                 return True
             case ast.MatchAs(pattern=ast.pattern() as inner, name=name):
                 found = self.match(frame, inner, subject)
                 if found is not False and name is not None:
-                    interpreter.store_name(frame, name, subject)
+                    self._capture(frame, name, subject)
                 return found
             case ast.MatchOr(patterns=patterns):
                 return self._any_of(frame, patterns, subject)
@@ -89,12 +92,34 @@ class Patterns:
             flag, lambda: self.match(frame, pattern, option), lambda: False
         )
 
+    def _capture(self, frame: PythonFrame, name: str, value: Any) -> None:
+        self.heap.set(frame.captured, name, value)
+
+    def bind(self, frame: PythonFrame) -> None:
+        """Bind the names of the pattern that has matched."""
+        for name, value in frame.captured.items():
+            self.interpreter.store_name(frame, name, value)
+
     def _of_sequence(self, frame: PythonFrame, patterns: Any, subject: Any) -> Any:
         kind = self.interpreter.attributes.type_of(subject)
         if not kind.__flags__ & _IS_SEQUENCE:
             return False
-        takes_all = len(patterns) == 1 and isinstance(patterns[0], ast.MatchStar)
-        if takes_all and patterns[0].name is None:
+        stars = [p for p in patterns if isinstance(p, ast.MatchStar)]
+        containers, count = self.interpreter.containers, len(patterns) - len(stars)
+        is_known = isinstance(subject, Ref) and isinstance(subject.table[ITEMS], tuple)
+        length = None if is_known else containers.length(subject)
+        if isinstance(length, int):
+            if length < count or (not stars and length > count):
+                return False
+            if not count and all(star.name is None for star in stars):
+                return True
+            if stars and stars[0].name is None:  # only the items that are named are taken
+                at = patterns.index(stars[0])
+                places = [*range(at), *range(length - count + at, length)]
+                items = [containers.getitem(subject, place) for place in places]
+                others = [p for p in patterns if p is not stars[0]]
+                return self._all_of(frame, others, items)
+        if len(patterns) == 1 and stars and stars[0].name is None:
             return True
         return self._sequence(frame, patterns, list(self.interpreter.iteration.iterate(subject)))
 
@@ -104,12 +129,16 @@ class Patterns:
             return False
         known = interpreter.containers.mapping(subject)
         values = (interpreter.expressions.value(frame, key) for key in pattern.keys)
-        names = list(map(interpreter.containers.key, values))
+        names = list[Any]()
+        for name in map(interpreter.containers.key, values):
+            if name in names:
+                raise ValueError(f"mapping pattern checks duplicate key ({name!r})")
+            names.append(name)
         if not all(name in known for name in names):
             return False
         if pattern.rest is not None:
             left = {k: v for k, v in known.items() if k not in names}
-            interpreter.store_name(frame, pattern.rest, self.heap.new(dict, left))
+            self._capture(frame, pattern.rest, self.heap.new(dict, left))
         return self._all_of(frame, pattern.patterns, [known[name] for name in names])
 
     def _of_class(self, frame: PythonFrame, pattern: ast.MatchClass, subject: Any) -> Any:
@@ -130,6 +159,14 @@ class Patterns:
                 f"({len(patterns)} given)"
             )
         fields = [*known[: len(patterns)], *pattern.kwd_attrs]
+        for number, name in enumerate(fields):
+            if not isinstance(name, str):
+                shown = type(name).__name__
+                raise TypeError(f"__match_args__ elements must be strings (got {shown})")
+            if name in fields[:number]:
+                raise TypeError(
+                    f"{kind.__name__}() got multiple sub-patterns for attribute {name!r}"
+                )
         held = [attributes.lookup(subject, name) for name in fields]
         if any(item is MISSING for item in held):
             return False
@@ -171,6 +208,6 @@ class Patterns:
             return False
         middle = items[star : len(items) - rest]
         if patterns[star].name is not None:
-            self.interpreter.store_name(frame, patterns[star].name, self.heap.list(middle))
+            self._capture(frame, patterns[star].name, self.heap.list(middle))
         others = [*patterns[:star], *patterns[star + 1 :]]
         return self._all_of(frame, others, [*items[:star], *items[len(items) - rest :]])

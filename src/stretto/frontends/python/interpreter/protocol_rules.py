@@ -45,7 +45,8 @@ _OF_METHODS: dict[Any, tuple[str, ...]] = {
 """Functions, and the special methods that they ask for, in this order."""
 _RESULTS: dict[Any, tuple[str, type]] = {
     int: ("__int__", int), float: ("__float__", float), complex: ("__complex__", complex),
-    hash: ("__hash__", int), format: ("__format__", str),
+    hash: ("__hash__", int), format: ("__format__", str), bytes: ("__bytes__", bytes),
+    operator.index: ("__index__", int),
 }  # fmt: skip
 _FINAL = (abs, round, divmod, hash, format, bytes, dir, math.trunc, operator.index)
 """Functions that return what a method returns; others are called again with it, unless the method
@@ -89,10 +90,13 @@ class ProtocolRules:
     def _compared(self, op: type[ast.cmpop]) -> Rule:
         return lambda a, b: self.interpreter.operators.compare(op, a, b)
 
-    def _power(self, base: Any, exponent: Any, modulus: Any = None) -> Any:
-        if modulus is None:
-            return self.interpreter.operators.binary("pow", base, exponent)
-        return self.interpreter.calls.native(pow, (base, exponent, modulus), {})
+    def _power(self, base: Any, exp: Any, mod: Any = None) -> Any:
+        if mod is None:
+            return self.interpreter.operators.binary("pow", base, exp)
+        found = self.interpreter.operators.special(base, "__pow__", exp, mod)
+        if found is not NotImplemented:
+            return found
+        return self.interpreter.calls.native(pow, (base, exp, mod), {})
 
     def by_method(self, function: Any) -> Rule:
         """Return the rule for a function that calls one of several special methods."""
@@ -102,6 +106,8 @@ class ProtocolRules:
             if not args:
                 return self.interpreter.calls.native(function, args, kwargs)
             value, *others = args
+            if function is operator.index and isinstance(value, int):
+                return self.interpreter.calls.native(function, args, kwargs)
             if isinstance(value, Either):
 
                 def on_option(x: Any) -> Any:
@@ -115,6 +121,8 @@ class ProtocolRules:
                     self._check(function, name, found)
                     again = function not in _FINAL and name != names[0]
                     return rule(found, *others) if again else found
+                if self._has_native(value, name):
+                    break
             if function is divmod:
                 return self._divmod(value, *others)
             if function is hash and type(value) is tuple:
@@ -124,6 +132,11 @@ class ProtocolRules:
             return self.interpreter.calls.native(function, args, kwargs)
 
         return rule
+
+    def _has_native(self, value: Any, name: str) -> bool:
+        """True for a number of a class of the user whose special method is that of Python."""
+        is_number = isinstance(value, int | float | complex)
+        return is_number and hasattr(type(value), name)
 
     def _formatted(self, value: Any, spec: Any = "") -> Any:
         """Return `object.__format__(value, spec)`."""
@@ -142,6 +155,10 @@ class ProtocolRules:
     def _divmod(self, first: Any, second: Any) -> Any:
         found = self.interpreter.operators.special(second, "__rdivmod__", first)
         if found is NotImplemented:
+            kinds = [self.interpreter.attributes.type_of(x) for x in (first, second)]
+            if not all(hasattr(kind, "__divmod__") for kind in kinds):
+                left, right = (kind.__name__ for kind in kinds)
+                raise TypeError(f"unsupported operand type(s) for divmod(): '{left}' and '{right}'")
             return self.interpreter.calls.native(divmod, (first, second), {})
         return found
 
@@ -187,6 +204,8 @@ class ProtocolRules:
                 items = [again(item) for item in value]
                 same = all(a is b for a, b in zip(items, value, strict=True))
                 found = value if same else tuple(items)
+            elif isinstance(value, slice):
+                found = slice(*map(again, (value.start, value.stop, value.step)))
             elif isinstance(value, types.MethodType):
                 found = types.MethodType(value.__func__, again(value.__self__))
             elif self._has_table(value):

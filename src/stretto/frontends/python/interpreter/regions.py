@@ -20,7 +20,7 @@ from stretto.frontends.python.interpreter.frames import (
     LeftByConsumer,
     PythonFrame,
     Raised,
-    Stopped,
+    Thrown,
 )
 from stretto.frontends.python.interpreter.heap import MISSING
 from stretto.frontends.python.interpreter.joins import ArmJoin, LiveNames, TracedArm
@@ -396,8 +396,8 @@ class Regions:
                     result = run()
                 except (Exception, LeftByConsumer) as raised:
                     error: Any = raised
-                    is_of_code = isinstance(raised, Stopped | LeftByConsumer)
-                    if isinstance(raised, Stopped | LeftByConsumer):
+                    is_of_code = isinstance(raised, Thrown | LeftByConsumer)
+                    if isinstance(raised, Thrown | LeftByConsumer):
                         error = raised.error
                     if not raises(error):
                         raise

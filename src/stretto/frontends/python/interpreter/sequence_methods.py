@@ -132,7 +132,7 @@ def remove(self: Containers, holder: Ref, item: Any) -> None:
         name = "deque.remove(x): x not in deque"
     if not isinstance(items, TracedList):
         ordering.check_identity(items, item)
-    at = _position(self, items, item, 0, None, lambda: name)
+    at = self.unchanged(holder, lambda: _position(self, items, item, 0, None, lambda: name))
     self.delete_item(holder, at)
 
 
@@ -143,14 +143,17 @@ def _position(
     if isinstance(items, TracedList):
         return operations.index(items, item, start, stop)
     stop = len(items) if stop is None else min(stop, len(items))
-    if start >= stop:
-        raise ValueError(message())
-    found = self.interpreter.membership.equal(items[start], item)
+    for at in range(start, stop):
+        found = self.interpreter.membership.equal(items[at], item)
+        if found is True:
+            return at
+        if found is not False:
 
-    def rest() -> Any:
-        return _position(self, items, item, start + 1, stop, message)
+            def rest(after: int = at + 1) -> Any:
+                return _position(self, items, item, after, stop, message)
 
-    return self.interpreter.regions.branch(found, lambda: start, rest)
+            return self.interpreter.regions.branch(found, lambda at=at: at, rest)
+    raise ValueError(message())
 
 
 def index_of(self: Containers, holder: Ref, item: Any, *bounds: Any) -> Any:
@@ -170,17 +173,23 @@ def index_of(self: Containers, holder: Ref, item: Any, *bounds: Any) -> Any:
         shown = self.interpreter.strings.text(item, repr)
         return self.interpreter.operators.binary("add", shown, f" is not in {base}")
 
-    return _position(self, items, item, start, stop, message)
+    return self.unchanged(holder, lambda: _position(self, items, item, start, stop, message))
 
 
 def count(self: Containers, holder: Ref, item: Any) -> Any:
+    return self.unchanged(holder, lambda: _count(self, holder, item))
+
+
+def _count(self: Containers, holder: Ref, item: Any) -> Any:
     items, operators = self.items(holder), self.interpreter.operators
     if isinstance(items, TracedList):
         return operations.count(items, item)
     ordering.check_identity(items, item)
     found: Any = 0
     for other in items:
-        found = operators.binary("add", found, self.interpreter.membership.equal(other, item))
+        is_equal = self.interpreter.membership.equal(other, item)
+        if is_equal is not False:
+            found = operators.binary("add", found, is_equal)
     return found
 
 
@@ -217,7 +226,8 @@ def copy(self: Containers, holder: Ref) -> Ref:
 
 
 def sort(self: Containers, holder: Ref, *, key: Any = None, reverse: Any = False) -> None:
-    found = self.sorted(self.heap.new(list, self.items(holder)), key=key, reverse=reverse)
+    items = self.heap.new(list, self.items(holder))
+    found = self.unchanged(holder, lambda: self.sorted(items, key=key, reverse=reverse))
     self.put(holder, found.table[ITEMS])
 
 
@@ -274,10 +284,13 @@ def comparison(op: type[ast.cmpop], base: type) -> Rule:
         if holder is other and op in (ast.Eq, ast.NotEq):
             return op is ast.Eq
 
-        def with_other() -> Any:
+        def compare() -> Any:
             return self.interpreter.operators.compare_containers(
                 op, self.items(holder), self.items(other)
             )
+
+        def with_other() -> Any:
+            return self.unchanged(holder, lambda: self.unchanged(other, compare))
 
         return self.with_content(other, with_other)
 

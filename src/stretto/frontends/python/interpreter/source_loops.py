@@ -24,7 +24,7 @@ from stretto.frontends.python.interpreter.frames import (
     LeftByConsumer,
     Perhaps,
     PythonFrame,
-    Stopped,
+    Thrown,
 )
 from stretto.frontends.python.interpreter.heap import MISSING, RESULT
 from stretto.frontends.python.lists.sources import Indexed
@@ -280,7 +280,7 @@ class SourceLoops:
             return self._unroll(rest.source, stop)
         except AdvancedInside:
             return NotImplemented
-        except (Stopped, LeftByConsumer):
+        except (Thrown, LeftByConsumer):
             raise
         except Exception as error:
             if isinstance(length, int) or _begins(rest.source):

@@ -22,7 +22,7 @@ from stretto.frontends.python.interpreter.frames import (
     Perhaps,
     PythonFrame,
     Raised,
-    Stopped,
+    of_program,
     raised_in,
     thrown,
 )
@@ -65,7 +65,13 @@ class Statements:
                 if is_last:
                     return end
             else:
-                end = yield from COMPOUND[type(statement)](self, frame, statement)
+                compound = COMPOUND.get(type(statement))
+                if compound is None:
+                    named = (
+                        "except*" if isinstance(statement, ast.TryStar) else "an async statement"
+                    )
+                    fail(f"{named} is not captured", "use plain functions and try statements")
+                end = yield from compound(self, frame, statement)
             if end is None:
                 continue
             if isinstance(end, End) or not rest:
@@ -257,7 +263,8 @@ class Statements:
             finally:
                 del handled[depth:], frame.tries[count:]
         except (Exception, GeneratorExit, LeftByConsumer) as error:
-            given = GeneratorExit() if isinstance(error, LeftByConsumer) else error
+            is_left_by = isinstance(error, LeftByConsumer)
+            given = GeneratorExit() if is_left_by else of_program(error)
             if isinstance(error, GeneratorExit) and not frame.is_closing:
                 self.interpreter.contexts.give_up(manager)
                 raise
@@ -318,7 +325,7 @@ class Statements:
         except (Exception, GeneratorExit, LeftByConsumer) as error:
             if node.finalbody and (frame.is_closing or not isinstance(error, GeneratorExit)):
                 self.check_let_go(frame, isinstance(error, LeftByConsumer))
-                held = error.error if isinstance(error, Stopped) else error
+                held = of_program(error)
                 last = yield from self.with_error(frame, node.finalbody, held)
                 if isinstance(last, Perhaps):
                     if isinstance(error, LeftByConsumer):
@@ -344,9 +351,11 @@ class Statements:
                 end = yield from self.block(frame, node.body)
                 if isinstance(end, End) and isinstance(end.jump, Raised):
                     raise thrown(self.restored(end.jump))
-        except Exception as raised:
+        except (Exception, GeneratorExit) as raised:
+            if isinstance(raised, GeneratorExit) and not frame.is_closing:  # of the host
+                raise
             del frame.tries[depth:]
-            error = raised.error if isinstance(raised, Stopped) else raised
+            error = of_program(raised)
             handler = self.handler_of(frame, node, error)
             if handler is None:
                 raise
@@ -428,14 +437,17 @@ class Statements:
 
     def statement_match(self, frame: PythonFrame, node: ast.Match) -> Generator[Any, Any, Any]:
         subject = yield from self.perhaps_yields(frame, node.subject)
+        patterns = self.interpreter.patterns
         for number, case in enumerate(node.cases):
-            found = self.interpreter.patterns.match(frame, case.pattern, subject)
+            frame.captured = self.heap.new_table()
+            found = patterns.match(frame, case.pattern, subject)
             if found is False:
                 continue
-            if case.guard is not None:
+            if found is True or case.guard is not None:
 
                 def guard(case: Any = case) -> Any:
-                    return self.expressions.test(frame, case.guard)
+                    patterns.bind(frame)
+                    return case.guard is None or self.expressions.test(frame, case.guard)
 
                 found = (
                     guard()
@@ -446,10 +458,16 @@ class Statements:
                     continue
             if found is True:
                 return (yield from self.block(frame, case.body))
+
+            def body(case: Any = case) -> Any:
+                if case.guard is None:
+                    patterns.bind(frame)
+                return self.interpreter.finish(self.block(frame, case.body))
+
             rest = ast.Match(node.subject, node.cases[number + 1 :])
             return self.interpreter.regions.branch(
                 found,
-                lambda case=case: self.interpreter.finish(self.block(frame, case.body)),
+                body,
                 lambda rest=rest: self.interpreter.finish(self.match_rest(frame, rest, subject)),
                 joins_ends=True,
             )
@@ -575,22 +593,22 @@ class Statements:
 
     def simple_raise(self, frame: PythonFrame, node: ast.Raise) -> None:
         if node.exc is None:
-            error = next((f.error for f in (frame,) if f.error is not None), None)
+            error = self.interpreter.handled_error()
             if error is None:
                 raise RuntimeError("No active exception to reraise")
             raise thrown(error)
         error = self.raised(self.expressions.value(frame, node.exc))
         if node.cause is not None:
             cause = self.expressions.value(frame, node.cause)
-            error.__cause__ = None if cause is None else self.raised(cause)
+            error.__cause__ = None if cause is None else self.raised(cause, "exception causes")
         raise thrown(error)
 
-    def raised(self, error: Any) -> BaseException:
+    def raised(self, error: Any, what: str = "exceptions") -> BaseException:
         """Return an exception to raise, with the attributes that the program has set."""
         if isinstance(error, type) and issubclass(error, BaseException):
             error = self.interpreter.calls.call(error, (), {})
         if not isinstance(error, BaseException):
-            raise TypeError("exceptions must derive from BaseException")
+            raise TypeError(f"{what} must derive from BaseException")
         return self.heap.filled(error, set())
 
     def simple_pass(self, frame: PythonFrame, node: ast.AST) -> None:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import _string  # type: ignore[import-not-found]
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from stretto.frontends.python.calls.texts import percent
-from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, IteratorRef, Ref
+from stretto.frontends.python.interpreter.heap import (
+    ATOMS,
+    ITEMS,
+    MISSING,
+    DictView,
+    HeapKey,
+    IteratorRef,
+    Ref,
+)
 from stretto.frontends.python.interpreter.host import apply
 from stretto.frontends.python.values import texts
 from stretto.frontends.python.values.either import Either, first_either, replaced
@@ -19,6 +28,8 @@ if TYPE_CHECKING:
     from stretto.frontends.python.interpreter.execution import PythonInterpreter
 
 Lookup = Callable[[int | str], Any]
+_PLAIN_TEXTS = (BaseException.__str__, AttributeError.__str__)
+"""Methods that show the arguments of an exception."""
 
 
 class Strings:
@@ -27,6 +38,8 @@ class Strings:
     def __init__(self, interpreter: PythonInterpreter) -> None:
         self.interpreter = interpreter
         self.heap = interpreter.heap
+        self.shown: list[Any] = []
+        """The containers whose text is being made."""
 
     # -- showing values -------------------------------------------------------------------------
 
@@ -46,7 +59,10 @@ class Strings:
             return self.interpreter.containers.with_content(value, again)
         if isinstance(value, BaseException):
             return self._of_error(value, kind)
-        if kind is not ascii and self._has_own_text(value):
+        if isinstance(value, DictView):
+            held = self.heap.new(list, self.interpreter.iteration.known(value))
+            return self._enclosed(f"dict_{value.name}(", [self.text(held, repr)], ")")
+        if kind is not ascii and self._has_own_text(value, ()):
             return self._of_items(value)
         return self.interpreter.calls.natives.call(kind, (value,), {})
 
@@ -59,21 +75,27 @@ class Strings:
         return found
 
     def _of_error(self, error: BaseException, kind: Any) -> Any:
-        if kind is str and type(error).__str__ is BaseException.__str__:
+        if kind is str and type(error).__str__ in _PLAIN_TEXTS:
             shown = [self.text(x, str if len(error.args) == 1 else repr) for x in error.args]
             return shown[0] if len(shown) == 1 else self._enclosed("(", shown, ")") if shown else ""
         shown = [self.text(item, repr) for item in error.args]
         if kind is str:
-            return shown[0] if len(shown) == 1 else str(error)
+            is_key = type(error).__str__ is KeyError.__str__ and len(shown) == 1
+            return shown[0] if is_key else str(error)
         return self._enclosed(f"{type(error).__name__}(", shown, ")")
 
-    def _has_own_text(self, value: Any) -> bool:
-        """True for a container with an item whose text a method of the program makes."""
+    def _has_own_text(self, value: Any, outer: tuple[Any, ...]) -> bool:
+        """True for a container with an item whose text a method of the program makes, or that
+        contains itself. outer: the containers of which it is an item."""
+        if type(value) in ATOMS:
+            return False
+        if isinstance(value, DictView) or any(value is holder for holder in outer):
+            return True
         items = self._items(value)
         return items is not None and any(
             self.interpreter.attributes.method(item, "__repr__") is not MISSING
             or isinstance(item, Either)
-            or self._has_own_text(item)
+            or self._has_own_text(item, (*outer, value))
             for item in items
         )
 
@@ -86,14 +108,24 @@ class Strings:
             return None
         if isinstance(content, dict):
             content = self.interpreter.containers.entries(value)
-            return [*content, *(() if value.kind is set else content.values())]
+            keys = [key.value if isinstance(key, HeapKey) else key for key in content]
+            return [*keys, *(() if value.kind is set else content.values())]
         return list(content)
 
     def _of_items(self, value: Any) -> Any:
         """Return the text of a container, item by item."""
-        shown = [self.text(item, repr) for item in self._items(value) or ()]
+        if any(value is holder for holder in self.shown):
+            marks: dict[Any, str] = {list: "[...]", dict: "{...}", set: "set(...)"}
+            return marks.get(getattr(value, "kind", tuple), "(...)")
+        self.shown.append(value)
+        try:
+            shown = [self.text(item, repr) for item in self._items(value) or ()]
+        finally:
+            self.shown.pop()
         if type(value) is tuple:
             return self._enclosed("(", shown, ",)" if len(shown) == 1 else ")")
+        if not shown:
+            return self.interpreter.calls.natives.call(repr, (value,), {})
         if value.kind is not dict:
             return self._enclosed(*(("[", shown, "]") if value.kind is list else ("{", shown, "}")))
         count = len(shown) // 2
@@ -145,7 +177,8 @@ class Strings:
 
     def _is_shown_here(self, value: Any) -> bool:
         """True for a value whose text no rule for plain values makes."""
-        return isinstance(value, Ref | tuple | IteratorRef | BaseException) or any(
+        kinds = (Ref, DictView, tuple, IteratorRef, BaseException)
+        return isinstance(value, kinds) or any(
             self.interpreter.attributes.method(value, name) is not MISSING
             for name in ("__str__", "__repr__")
         )
@@ -158,35 +191,53 @@ class Strings:
         if name == "join" and len(args) == 1 and not kwargs:
             return self._joined(text, list(self.interpreter.iteration.iterate(args[0])))
         if name == "format":
-            return self._filled(
-                text,
-                lambda key: apply(operator.getitem, args if isinstance(key, int) else kwargs, key),
-            )
+            return self._filled(text, args, lambda key: apply(operator.getitem, kwargs, key))
         if name == "format_map" and len(args) == 1:
             getitem = self.interpreter.containers.getitem
-            return self._filled(text, lambda key: getitem(args[0], key))
+            return self._filled(text, None, lambda key: getitem(args[0], key))
         return NotImplemented
 
-    def _filled(self, form: Any, value_of: Lookup) -> Any:
-        """Return a text with values in place of its replacement fields."""
-        numbers = iter(range(len(texts.settled(form))))
-        return self._with_fields(texts.settled(form), value_of, lambda: next(numbers))
+    def _filled(self, form: Any, args: tuple[Any, ...] | None, named: Lookup) -> Any:
+        """Return a text with values in place of its replacement fields. args: None if there are
+        no positional ones."""
+        taken, kinds = itertools.count(), set[bool]()
 
-    def _with_fields(self, form: str, value_of: Lookup, next_number: Callable[[], int]) -> Any:
+        def value_of(key: int | str) -> Any:
+            if key != "" and not isinstance(key, int):
+                return named(key)
+            if args is None:
+                raise ValueError("Format string contains positional fields")
+            kinds.add(key == "")
+            if len(kinds) > 1:
+                ways = ("manual field specification", "automatic field numbering")
+                before, now = ways if key == "" else ways[::-1]
+                raise ValueError(f"cannot switch from {before} to {now}")
+            place = next(taken) if key == "" else int(key)
+            if place >= len(args):
+                raise IndexError(
+                    f"Replacement index {place} out of range for positional args tuple"
+                )
+            return args[place]
+
+        return self._with_fields(texts.settled(form), value_of)
+
+    def _with_fields(self, form: str, value_of: Lookup) -> Any:
         parts = list[Any]()
         for literal, field, spec, conversion in Formatter().parse(form):
             parts.append(literal)
             if field is None:
                 continue
             first, rest = _string.formatter_field_name_split(field)
-            value = value_of(next_number() if first == "" else first)
+            value = value_of(first)
             for is_attribute, name in rest:
                 if is_attribute:
                     value = self.interpreter.attributes.getattr(value, name)
                 else:
                     value = self.interpreter.containers.getitem(value, name)
             if spec and "{" in spec:
-                spec = self._with_fields(spec, value_of, next_number)
+                spec = self._with_fields(spec, value_of)
+            if conversion and conversion not in "sra":
+                raise ValueError(f"Unknown conversion specifier {conversion}")
             parts.append(self.formatted(value, ord(conversion) if conversion else -1, spec or ""))
         return texts.joined(tuple(parts))
 

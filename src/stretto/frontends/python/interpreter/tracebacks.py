@@ -13,10 +13,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from stretto.frontends.python.tracing.locations import is_user_file
+from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.values.raises import is_by_statement, raises
 
 if TYPE_CHECKING:
     from stretto.frontends.python.interpreter.frames import PythonFrame
+    from stretto.frontends.python.interpreter.heap import PythonHeap
 
 _PACKAGE = __file__.rpartition("frontends")[0]
 
@@ -43,6 +45,22 @@ def leave(error: Exception, frame: PythonFrame) -> None:
         if is_last or _is_shown(entry.tb_frame.f_code.co_filename):
             chain = types.TracebackType(chain, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     error.__traceback__ = _entry(frame, chain)
+
+
+def check_interpreted(error: Exception, heap: PythonHeap) -> None:
+    """Fail for an exception out of code of the user that native code has called: it has run on
+    objects whose attributes, and in functions whose variables, only the heap knows."""
+    entry = error.__traceback__
+    while entry is not None:
+        code, space = entry.tb_frame.f_code, entry.tb_frame.f_globals
+        if "__probe" not in space and is_user_file(code.co_filename):
+            has_cells = isinstance(error, NameError) and code.co_freevars
+            if has_cells or any(map(heap.is_own, entry.tb_frame.f_locals.values())):
+                fail(
+                    f"native code calls '{code.co_name}' with objects of the program",
+                    "call it in Python",
+                )
+        entry = entry.tb_next
 
 
 def _is_shown(file: str) -> bool:
