@@ -66,7 +66,8 @@ class _Run:
         values.update(zip(targets, results, strict=True))
         if self.watch is not None:
             for target, result in zip(targets, results, strict=True):
-                self.watch(target, result)
+                if result is not _UNSET:
+                    self.watch(target, result)
 
 
 _UNSET = object()

@@ -149,14 +149,14 @@ def _captured(
 
 def _check_outside(state: Tracer, heap: PythonHeap) -> None:
     """Fail if the function changes what outlives the call, or prints."""
+    if heap.journal.sites:
+        fail("a function for one instance prints, warns or logs", "do it outside of the batch")
     for change in heap.changes(0).values():
         if not heap.is_born_after(change.table, 0) and change.new is not change.old:
             fail(
                 f"'{change.key}' of an object that all instances share is changed",
                 "return the new value",
             )
-    if heap.journal.sites:
-        fail("a function for one instance prints, warns or logs", "do it outside of the batch")
     for constant in state.constants.values():
         if constant.memory.state.base != constant.key:
             fail(

@@ -8,6 +8,7 @@ attribute or a list of data gets them.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -321,6 +322,17 @@ class InstanceData:
                 kind = kind_of(value)
                 assert kind is not None
                 return materialize(value, kind)
+
+    def learn_result(self, result: Any) -> None:
+        """Learn that a function of the Program returns objects of some classes: a tree that a
+        recursion makes has no other form than that of data."""
+        hints, heap = tracer().hints, tracer().heap
+        for part in result if isinstance(result, tuple) else (result,):
+            kind = type(part)
+            is_object = heap.is_own(part) and not isinstance(part, types.FunctionType | type)
+            if is_object and kind not in hints.data_classes:
+                hints.data_classes.add(kind)
+                raise Replan
 
     # -- operators --------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -464,3 +465,36 @@ def test_arguments_that_share_memory() -> None:
         return go(y, y)
 
     assert "in place" in refused(f, torch.ones(3)).message
+
+
+def falls(x: Tensor, n: Tensor) -> Tensor:
+    if n <= 0:
+        return x
+    return rises(x + 1, n - 1)
+
+
+def rises(x: Tensor, n: Tensor) -> Tensor:
+    """Calls itself and `falls`, which is not finished when this one is made a function."""
+    if n <= 0:
+        return x * 2
+    if x.sum() > 10:
+        return rises(x * 0.5, n - 1)
+    return turns(x * 3, n - 1)
+
+
+def turns(x: Tensor, n: Tensor) -> Tensor:
+    if n <= 0:
+        return -x
+    if x.sum() < 0:
+        return turns(-x, n - 1) + 1
+    return falls(x, n - 1) if x[0] > 2 else rises(x + 2, n - 1)
+
+
+@pytest.mark.parametrize("function", [falls, rises, turns])
+def test_functions_that_call_each_other(function: Callable[..., Any]) -> None:
+    """No arm of one is lost that calls another one whose result was not known at first."""
+    fast = stretto.compile(lambda x, n: function(x, n), backend="interpreter")
+    for number in range(9):
+        n = torch.tensor(number)
+        for x in (torch.ones(3), 5 * torch.ones(3), -torch.ones(3)):
+            torch.testing.assert_close(fast(x, n), function(x, n))

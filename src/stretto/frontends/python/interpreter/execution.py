@@ -139,9 +139,9 @@ class PythonInterpreter:
         """Return the value of a function whose body ends so."""
         match end:
             case End(value=value):
-                return value
+                return self.regions.present(value)
             case Perhaps(flags=flags, value=value):
-                return self.regions.choose(flags[RETURN], value, None)
+                return self.regions.choose(flags[RETURN], self.regions.present(value), None)
             case _:
                 return None
 

@@ -100,7 +100,7 @@ class ExpressionValues:
         kwargs: dict[str, Any] = {}
         for item in node.keywords:
             given = self.value(frame, item.value)
-            more: dict[str, Any] = {item.arg or "": given}
+            more: dict[Any, Any] = {item.arg or "": given}
             if item.arg is None:
                 more = self.interpreter.containers.keywords(given)
                 if not all(isinstance(name, str) for name in more):

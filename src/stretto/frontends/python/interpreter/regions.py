@@ -43,6 +43,7 @@ from stretto.frontends.python.tracing.signals import (
 )
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import TracedRegion, tracer
+from stretto.frontends.python.values.data import DataUnion
 from stretto.frontends.python.values.data_dependent_sizes import plain
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.raises import (
@@ -132,7 +133,7 @@ class Regions:
     def is_bound(self, value: Any) -> Any:
         if value is MISSING:
             return False
-        if not isinstance(value, Either):
+        if not isinstance(value, Either) or isinstance(value, DataUnion):
             return True
         pairs = possible(value)
         missing = [flag for flag, option in pairs if option is MISSING]
@@ -159,7 +160,9 @@ class Regions:
 
     def present(self, value: Any) -> Any:
         """Return a value that is there whenever it is used."""
-        if not isinstance(value, Either):
+        if not isinstance(value, Either) or isinstance(value, DataUnion):
+            return value
+        if all(option is not MISSING for option in value.stretto_options):
             return value
         pairs = [pair for pair in possible(value) if pair[1] is not MISSING]
         return pairs[0][1] if len(pairs) == 1 else Either(*zip(*pairs, strict=True))

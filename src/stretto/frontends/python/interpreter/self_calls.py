@@ -136,6 +136,8 @@ class Recursions:
         self.regions = regions
         self.active: list[CallInProgress] = []
         self.known: dict[Hashable, FunctionSummary] = {}
+        self.open: list[FunctionSummary] = []
+        """The functions that are being made, the innermost last."""
         self.kept: list[Any] = []
 
     def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -150,10 +152,31 @@ class Recursions:
         for known in (entry.key, entry.loose):
             summary = self.known.get(known)
             if summary is not None and summary.is_usable(function, given):
+                self.note_dependence(summary)
                 return summary.call(given)
         self.check(function, entry, given)
         run = self.runner(function, len(args), names)
         return self.inline(function, entry, given, run)
+
+    def note_dependence(self, called: FunctionSummary) -> None:
+        """Note that the function that is being made calls another one. What it knows of one that is
+        not finished changes with each attempt of that one, and it has to be made again then."""
+        depends = called.depends if called.is_finished else {called.key}
+        maker = self.open[-1] if self.open else None
+        if maker is not None:
+            maker.depends |= depends - {maker.key}
+        for key in called.depends if called.is_finished else ():
+            if key in self.known:
+                self.known[key].dependents.add(called.key)
+
+    def forget(self, keys: set[Hashable]) -> None:
+        """Forget functions that have to be made again, and those that call them."""
+        pending = set(keys)
+        keys.clear()
+        while pending:
+            found = self.known.pop(pending.pop(), None)
+            if found is not None:
+                pending |= found.dependents
 
     def runner(self, function: Any, count: int, names: tuple[str, ...]) -> Callable[..., Any]:
         def run(given: tuple[Any, ...]) -> Any:
@@ -304,12 +327,14 @@ class Recursions:
         made = FunctionSummary(self.regions, exact=False, name=name, code=code, key=key)
         made.take(given, is_loose="any length" in key)  # type: ignore[operator]
         self.known[key] = made
+        self.open.append(made)
         made.refresh()
         made.aliased = made.alias_pairs(
             {slot: leaf.init for slot, leaf in made.order if is_tensor(leaf.init)}
         )
         try:
             for _ in range(_ATTEMPTS):
+                self.forget(made.dependents)
                 if made.attempt(run):
                     break
             else:
@@ -326,7 +351,10 @@ class Recursions:
         except BaseException:
             self.known.pop(key, None)
             raise
+        finally:
+            self.open.remove(made)
         made.is_finished = True
+        self.note_dependence(made)
         state.note(f"recursive function '{name}' outlined")
         result = made.call(given, is_first=True)
         made.surroundings = ReadContent.of(self.regions.heap, [function, *given], made.captures)

@@ -118,6 +118,10 @@ class FunctionSummary(CarriedState):
     """Those of them for which the call that is being emitted has others, with these."""
     tables: dict[int, Table] = field(default_factory=dict[int, Table])
     """The tables of the containers of a call in place of these, by id."""
+    depends: set[Any] = field(default_factory=set[Any])
+    """The keys of functions that it calls and that were not finished when it was made."""
+    dependents: set[Any] = field(default_factory=set[Any])
+    """The keys of functions that depend on it."""
     depth: int = 0
     is_finished: bool = False
     returns_argument: bool = False
@@ -270,6 +274,8 @@ class FunctionSummary(CarriedState):
     def learn_result(self, result: Any) -> bool:
         if isinstance(result, Poison):
             result.fail_at_origin()
+        if tracer().data is not None:
+            tracer().data.learn_result(result)
         before = self.result
         if before is None:
             self.result = self.learning.alone(result)
