@@ -190,7 +190,7 @@ class BuiltinRules:
 
     def type_(self, value: Any, *rest: Any, **keywords: Any) -> Any:
         if not rest and not keywords:
-            return self.interpreter.attributes.type_of(value)
+            return self.interpreter.regions.of_each(value, self.interpreter.attributes.type_of)
         if len(rest) != 2:
             raise TypeError("type() takes 1 or 3 arguments")
         made = self.interpreter.definitions.of_classes()[type.__new__]

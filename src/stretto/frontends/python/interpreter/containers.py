@@ -460,6 +460,8 @@ class Containers(ContainerContents):
         )
 
     def _sorted(self, found: Any, key: Any, reverse: Any) -> Any:
+        if isinstance(reverse, Ref | tuple | str | float | None):  # refused by some Pythons
+            apply(sorted, [], reverse=self.heap.real(reverse))
         interpreter = self.interpreter
         if isinstance(found, TracedList):
             given = None if key is None else interpreter.calls.as_host_function(key)

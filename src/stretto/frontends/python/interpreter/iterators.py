@@ -226,8 +226,9 @@ class Iterators:
 
     def _has_lost_keys(self, iterator: IteratorRef, owner: Ref) -> bool:
         """True if a dict or a set has lost a key since the last item of an iterator was taken."""
-        items = owner.table[ITEMS]
-        for table, key, old in reversed(self.heap.trail):
+        items, at = owner.table[ITEMS], iterator.table[AT]
+        is_new = isinstance(at, int) and not at
+        for table, key, old in () if is_new else reversed(self.heap.trail):
             if table is iterator.table and key is AT:
                 return False
             if table is owner.table and key is ITEMS:

@@ -106,8 +106,11 @@ class Patterns:
             return False
         stars = [p for p in patterns if isinstance(p, ast.MatchStar)]
         containers, count = self.interpreter.containers, len(patterns) - len(stars)
+        takes_all = len(patterns) == 1 and bool(stars)
+        if takes_all and stars[0].name is None:
+            return True
         is_known = isinstance(subject, Ref) and isinstance(subject.table[ITEMS], tuple)
-        length = None if is_known else containers.length(subject)
+        length = None if is_known or takes_all else containers.length(subject)
         if isinstance(length, int):
             if length < count or (not stars and length > count):
                 return False
@@ -119,8 +122,6 @@ class Patterns:
                 items = [containers.getitem(subject, place) for place in places]
                 others = [p for p in patterns if p is not stars[0]]
                 return self._all_of(frame, others, items)
-        if len(patterns) == 1 and stars and stars[0].name is None:
-            return True
         return self._sequence(frame, patterns, list(self.interpreter.iteration.iterate(subject)))
 
     def _of_mapping(self, frame: PythonFrame, pattern: ast.MatchMapping, subject: Any) -> Any:

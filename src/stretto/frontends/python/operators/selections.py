@@ -397,7 +397,7 @@ def _unique_dim(
     if _is_empty(x):
         return _no_runs(x, dim, return_inverse) if _has_no_rows(x, dim) else NotImplemented
     rows = x.movedim(dim, 0)
-    flat = rows.reshape(rows.shape[0], -1)
+    flat = rows.flatten(1) if rows.dim() > 1 else rows.unsqueeze(1)
     columns = flat.shape[1]
     if not isinstance(columns, int) or columns > _MOST_COLUMNS:
         fail(
