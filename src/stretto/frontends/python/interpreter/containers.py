@@ -460,7 +460,8 @@ class Containers(ContainerContents):
         )
 
     def _sorted(self, found: Any, key: Any, reverse: Any) -> Any:
-        if isinstance(reverse, Ref | tuple | str | float | None):  # refused by some Pythons
+        kind = self.interpreter.attributes.type_of(reverse)
+        if kind in (list, dict, tuple, str, float, type(None)):  # some versions of Python refuse it
             apply(sorted, [], reverse=self.heap.real(reverse))
         interpreter = self.interpreter
         if isinstance(found, TracedList):
