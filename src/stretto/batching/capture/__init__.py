@@ -16,11 +16,11 @@ from typing import Any
 
 from stretto.batching.capture.instance_data import InstanceData, type_in_program
 from stretto.batching.capture.lowering import (
-    InstanceLowering,
     MadeResult,
     ResultPart,
     SharedResult,
     YieldedResult,
+    lowered,
 )
 from stretto.batching.frontend.evaluation import Evaluation, RestartRound
 from stretto.batching.instance_program import InstanceProgram
@@ -71,7 +71,7 @@ class CapturedInstance:
 
     def lowered(self) -> InstanceProgram:
         """Return the InstanceProgram."""
-        return InstanceLowering(self.program, self.data, self.result).run()
+        return lowered(self.program, self.data, self.result)
 
 
 def capture_instance(

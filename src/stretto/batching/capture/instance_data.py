@@ -11,10 +11,10 @@ from __future__ import annotations
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from stretto.batching.frontend.evaluation import Evaluation
-from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, HeapObject, Ref
+from stretto.frontends.python.interpreter.heap import ITEMS, HeapObject, Ref
 from stretto.frontends.python.lists.operations import element_kind
 from stretto.frontends.python.tracing.signals import (
     Abort,
@@ -73,9 +73,13 @@ def type_in_program(type: DataType) -> Any:
     return TensorType(NUMBERS[type]) if type in NUMBERS else type
 
 
+def _no_attribute(name: str, *new: Any) -> NoReturn:
+    fail(f"the attribute '{name}' of a text of an instance is used", "compare the text only")
+
+
 @dataclass(eq=False)
 class InstanceData:
-    """What is known of the data of instances while a function is captured for them.
+    """The state of a capture for instances: their types, and which values are numbers.
 
     evaluation: classes, and the types in cells.
     """
@@ -122,7 +126,7 @@ class InstanceData:
             case Scalar.NONE:
                 return None
             case Scalar.STR:
-                return DataObject(str, DataTable(tuple, MISSING, MISSING), value)  # type: ignore[arg-type]
+                return DataObject(str, DataTable(tuple, _no_attribute, _no_attribute), value)
             case Scalar():
                 self.numbers.add(value)
                 return state.number(value)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class BuiltinRules:
-    """What built-in functions do with values of the interpreter."""
+    """Rules for built-in functions on values of the interpreter."""
 
     def __init__(self, interpreter: PythonInterpreter) -> None:
         self.interpreter = interpreter

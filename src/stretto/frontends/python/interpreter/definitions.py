@@ -112,7 +112,10 @@ class Definitions:
                 self.heap.is_own(default)
                 and attributes.method(default, "__set_name__") is not MISSING
             ):
-                fail("the default of a field is told its name", "define the class outside")
+                fail(
+                    "the default of a dataclass field has a method __set_name__",
+                    "define the class outside",
+                )
         later = {key: held.pop(key) for key in told}
         starts = [
             base for kind in bases for base in kind.__mro__ if "__init_subclass__" in vars(base)

@@ -93,7 +93,7 @@ class PythonFrame:
     names: Any = None
     """In the body of a class: its namespace."""
     captured: Table = field(default_factory=dict)
-    """What the names of the pattern stand for that is being matched."""
+    """Values of the names in the pattern that is being matched."""
     consumer: Callable[[Any], Any] | None = None
     """The function that takes each value that a generator yields; None if it stops at a yield."""
     unrolls: bool = False

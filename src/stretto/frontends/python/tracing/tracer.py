@@ -194,7 +194,7 @@ class Tracer:
         self.hints = Hints()
         self.heap: Any = None
         self.data: Any = None
-        """What is known of the data of instances; None if the function is for no instances."""
+        """The state of a capture for one instance of a batch (`batching.capture`); else None."""
         self.fake_mode = FakeTensorMode(
             shape_env=self.sizes.env, allow_non_fake_inputs=True, static_shapes=True
         )

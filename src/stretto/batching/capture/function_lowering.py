@@ -1,0 +1,512 @@
+"""Ops of one function of a captured Program as ops on Python data, with variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from stretto.batching.capture.data_types import SCALARS, DataTypes, scalar_of
+from stretto.batching.capture.last_uses import LastUses, Path
+from stretto.batching.instance_program import program_operator
+from stretto.batching.verifier import type_of as type_of_operand
+from stretto.errors import CaptureError, SourceLocation
+from stretto.ir.core import Block, Function, Literal, Op, Operand, Value, Variable
+from stretto.ir.data import (
+    AssignOp,
+    BreakOp,
+    InstanceFunction,
+    InvokeOp,
+    LoopOp,
+    OperandPlaceholder,
+    OperateOp,
+    Operation,
+    RaiseOp,
+    ReadOp,
+    ReturnOp,
+    body_of,
+)
+from stretto.ir.failure import Failure, eager_class
+from stretto.ir.ops import (
+    CallOp,
+    CheckOp,
+    ConstantOp,
+    ForOp,
+    IfOp,
+    ListExtendOp,
+    ListGetOp,
+    ListLengthOp,
+    ListNewOp,
+    ListPopOp,
+    ListPushOp,
+    ListSetOp,
+    ListStackOp,
+    LiteralOp,
+    SizeOp,
+    TensorOp,
+    WhileOp,
+)
+from stretto.ir.sizes import Size
+from stretto.ir.types import DataType, DType, Scalar, TensorListType, TupleType
+from stretto.ops.effects import is_draw
+from stretto.ops.positions import CHECK
+
+_PRIMITIVES = {
+    "add": "add", "sub": "sub", "mul": "mul", "div": "truediv", "floor_divide": "floordiv",
+    "remainder": "mod", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne",
+    "logical_and": "and", "logical_or": "or", "logical_xor": "xor", "bitwise_and": "and",
+    "bitwise_or": "or", "bitwise_xor": "xor", "minimum": "min", "maximum": "max",
+    "logical_not": "not", "neg": "neg", "abs": "abs", "bitwise_not": "invert",
+}  # fmt: skip
+"""The primitives that compute operators of ATen on numbers."""
+_MATH = frozenset(
+    ("sqrt", "exp", "log", "sin", "cos", "tan", "tanh", "floor", "ceil", "atan", "asin", "acos")
+)
+"""Operators of ATen on floats that are functions of `math`."""
+_FREE_OF_STRIDES = {"aten.view.default": "aten.reshape.default"}
+"""Operators that depend on strides, which values of a Program have not, and what they compute."""
+
+
+@dataclass(eq=False)
+class FunctionLowering:
+    """Lowers the ops of one function. made: the functions of the InstanceProgram, by name."""
+
+    types: DataTypes
+    function: Function
+    made: dict[str, InstanceFunction]
+    values: dict[Value, Operand] = field(default_factory=dict[Value, Operand])
+    constants: dict[Value, torch.Tensor] = field(default_factory=dict[Value, torch.Tensor])
+    """Values that are tensors of all instances."""
+    reads: list[dict[Value, Variable]] = field(default_factory=list[dict[Value, Variable]])
+    """For tensors, the numbers that have been read of them, for each block around this place."""
+    shared: set[Value] = field(default_factory=set[Value])
+    """Lists that the program must not change in place."""
+    checks: list[TensorOp] = field(default_factory=list[TensorOp])
+    """Checks of positions, for the next operators that use them."""
+    out: list[Op] = field(default_factory=list[Op])
+    count: int = 0
+    path: Path = ()
+    location: SourceLocation | None = None
+
+    def __post_init__(self) -> None:
+        self.last_uses = LastUses(self.function.body)
+
+    def declare(self, result: DataType | None = None) -> None:
+        """Make the function, without its ops. result: the type of its result, if it is known."""
+        body, name = self.function.body, self.function.name
+        params = tuple(self.variable(value) for value in body.params)
+        if result is None:
+            types = tuple(map(self.types.type_of, body.yields))
+            result = types[0] if len(types) == 1 else TupleType(types)
+        self.made[name] = InstanceFunction(name, Block(params), result, None, name)
+
+    def lower(self, result: Callable[[FunctionLowering], Operand] | None = None) -> None:
+        """Make the ops. result: makes what the function returns, if it is not what it yields."""
+        made, body = self.made[self.function.name], self.function.body
+        for value, variable in zip(body.params, made.parameters, strict=True):
+            self.values[value] = variable
+        self.shared.update(body.params)
+        self.reads.append({})
+        self.ops(body, ())
+        if result is not None:
+            operand = result(self)
+            made.result = type_of_operand(operand)
+        else:
+            operands = list(map(self.as_data, body.yields))
+            is_one = len(operands) == 1
+            operand = operands[0] if is_one else self.assign("tuple", operands, made.result)
+        self.emit(ReturnOp(operand))
+        made.body = Block(made.parameters, self.out)
+        if self.checks:
+            raise CaptureError(
+                "an item of a tensor is read and not used, at a position that an instance decides",
+                location=self.checks[0].location,
+                remedy="do not read it",
+            )
+
+    # -- variables -------------------------------------------------------------------------------
+
+    def variable(self, value: Value) -> Variable:
+        return self.fresh(self.types.type_of(value), value.hint)
+
+    def fresh(self, type: DataType, hint: str = "") -> Variable:
+        self.count += 1
+        return Variable(f"{hint or 'v'}_{self.count}", type)
+
+    def emit(self, op: Op) -> None:
+        self.out.append(op)
+
+    def assign(
+        self, op: str, args: Sequence[Operand], type: DataType, detail: Any = None
+    ) -> Variable:
+        target = self.fresh(type)
+        self.emit(AssignOp(op, tuple(args), detail, results=(target,), location=self.location))
+        return target
+
+    def branch_on(self, flag: Operand, then: Iterable[Op], orelse: Iterable[Op]) -> None:
+        """Emit a branch; only one of its arms if the flag is known."""
+        if isinstance(flag, Literal):
+            self.out += then if flag.value else orelse
+            return
+        self.emit(IfOp(flag, body_of(then), body_of(orelse), location=self.location))
+
+    def operand(self, value: Value) -> Operand:
+        """Return a value as an operand of an op on data."""
+        if value in self.constants:
+            return self.assign("shared", (), value.tensor, self.constants[value])
+        return self.values[value]
+
+    def as_data(self, value: Value) -> Operand:
+        """Return a value as part of data: what is a Python number is no tensor there."""
+        return self.of_type(value, self.types.type_of(value))
+
+    def of_type(self, value: Value, type: DataType) -> Operand:
+        return self.number(value) if type in SCALARS.values() else self.operand(value)
+
+    def is_number(self, value: Value) -> bool:
+        """True for a value that is a number here, and need not be read."""
+        found = self.values.get(value)
+        return found is not None and type_of_operand(found) in SCALARS.values()
+
+    def number(self, value: Value) -> Operand:
+        """Return a value as a Python number."""
+        if self.is_number(value):
+            return self.values[value]
+        for known in reversed(self.reads):
+            if value in known:
+                return known[value]
+        target = self.fresh(scalar_of(value.tensor.dtype))
+        self.emit(ReadOp(self.operand(value), results=(target,), location=self.location))
+        self.reads[-1][value] = target
+        return target
+
+    # -- ops -------------------------------------------------------------------------------------
+
+    def block(self, block: Block, path: Path, then: Callable[[], None]) -> Block:
+        before, self.out = self.out, []
+        self.reads.append({})
+        self.ops(block, path)
+        self.path = (*path, len(block.ops))
+        then()
+        self.reads.pop()
+        made, self.out = self.out, before
+        return body_of(made)
+
+    def ops(self, block: Block, path: Path) -> None:
+        for number, op in enumerate(block.ops):
+            self.path = (*path, number)
+            self.location = op.location
+            self.op(op)
+        self.path = (*path, len(block.ops))
+
+    def op(self, op: Op) -> None:
+        match op:
+            case ConstantOp(key):
+                self.constants[op.result] = self.types.program.constants[key]
+            case LiteralOp(value):
+                held = value if op.result.tensor.dtype is not DType.F64 else float(value)
+                self.values[op.result] = Literal(held)
+            case TensorOp():
+                self.tensor(op)
+            case AssignOp(op=name, args=args, detail=detail):
+                if name == "copy" and isinstance(args[0], Value) and args[0] in self.types.cells:
+                    self.values[op.result] = self.owned(args[0])
+                    return
+                operands = tuple(self.as_data(x) if isinstance(x, Value) else x for x in args)
+                if not op.results:
+                    self.emit(AssignOp(name, operands, detail, location=op.location))
+                    return
+                if name == "copy" and isinstance(op.result.type, TensorListType):
+                    self.values[op.result] = operands[0]
+                    self.shared.add(op.result)
+                    return
+                made = self.assign(name, operands, self.types.type_of(op.result), detail)
+                self.values[op.result] = made
+            case ReadOp():
+                self.values[op.result] = self.number(op.operands[0])
+            case CheckOp(condition, failure, detail):
+                self.check(condition, failure, detail)
+            case IfOp():
+                self.branch(op)
+            case WhileOp():
+                self.loop(op)
+            case ForOp():
+                self.counted(op)
+            case CallOp():
+                self.call(op)
+            case SizeOp():
+                self.values[op.result] = self.number(op.number)
+            case _:
+                self.list_op(op)
+
+    def tensor(self, op: TensorOp) -> None:
+        if op.target == CHECK:
+            self.checks.append(op)
+            return
+        if is_draw(op):
+            raise CaptureError(
+                f"`{op.target}` draws random numbers for an instance",
+                location=op.location,
+                remedy="call eval() on the model, or pass the numbers to the function",
+            )
+        given = op.operands
+        are_numbers = all(self.is_number(value) for value in given)
+        if given and len(op.results) == 1 and (are_numbers or self.types.is_number(op.result)):
+            made = self.primitive(op)
+            if made is not None:
+                self.values[op.result] = made
+                return
+        operands: list[Operand] = []
+
+        def place(item: Any) -> Any:
+            if isinstance(item, Value):
+                if item in self.constants:
+                    return self.constants[item]
+                found = self.values[item]
+                if isinstance(found, Literal):
+                    return found.value
+                if found not in operands:
+                    operands.append(found)
+                return OperandPlaceholder(operands.index(found))
+            if isinstance(item, tuple):
+                return tuple([place(part) for part in item])
+            return item
+
+        checks = [c for c in self.checks if not set(c.operands).isdisjoint(op.operands)]
+        self.checks = [c for c in self.checks if c not in checks]
+        args = tuple(tuple(map(place, one.args)) for one in (*checks, op))
+        kwargs = tuple((name, place(item)) for name, item in op.kwargs)
+        # a number is read where it is needed
+        results = tuple(self.types.tensor_type_of(value) for value in op.results)
+        targets = tuple(map(self.fresh, results))
+        names = (*(one.target for one in checks), _FREE_OF_STRIDES.get(op.target, op.target))
+        operation = Operation(program_operator(*names), args, kwargs, results, op.location)
+        self.emit(OperateOp(operation, tuple(operands), results=targets, location=op.location))
+        for value, target in zip(op.results, targets, strict=True):
+            self.values[value] = target
+
+    def primitive(self, op: TensorOp) -> Operand | None:
+        """Return the result of an operator on numbers as a primitive; None if there is none."""
+        name = op.target.split(".")[1]
+        kind = scalar_of(op.result.tensor.dtype)
+        if op.result.tensor.shape or (op.kwargs and name not in ("_to_copy", "div")):
+            return None
+        args = list[Operand]()
+        for item in op.args:
+            if isinstance(item, Value):
+                args.append(self.number(item))
+            elif isinstance(item, bool | int | float):
+                args.append(Literal(item))
+            else:
+                return None
+        if name in ("_to_copy", "clone", "alias"):
+            (value,) = args
+            before = type_of_operand(value)
+            if before is kind:
+                return value
+            if kind is Scalar.BOOL:
+                return self.assign("truth", (value,), kind)
+            return self.assign("to_int" if kind is Scalar.INT else "to_float", (value,), kind)
+        if name == "where":
+            flag, one, other = args
+            target = self.fresh(kind)
+            arms = [[AssignOp("copy", (x,), results=(target,))] for x in (one, other)]
+            self.branch_on(flag, *arms)
+            return target
+        if name == "rsub":
+            return self.assign("sub", (args[1], args[0]), kind)
+        if op.kwargs:
+            mode = dict(op.kwargs).get("rounding_mode")
+            if mode != "floor":
+                return None
+            name = "floor_divide"
+        if name in _MATH and len(args) == 1:
+            return self.assign("math", args, kind, name)
+        found = _PRIMITIVES.get(name)
+        if found is None or len(args) > 2:
+            return None
+        if found in ("and", "or", "xor") and name.startswith("logical"):
+            args = list(map(self.truth, args))
+        return self.assign(found, args, kind)
+
+    def truth(self, operand: Operand) -> Operand:
+        if type_of_operand(operand) is Scalar.BOOL:
+            return operand
+        return self.assign("truth", (operand,), Scalar.BOOL)
+
+    def check(self, condition: Value, failure: Failure, detail: Value | None) -> None:
+        flag = self.number(condition)
+        before, place, after = failure.message.partition("{}")
+        parts: list[Any] = [failure.message]
+        if detail is not None and place:
+            parts = [before, self.number(detail), after]
+        error: Any = failure.raised or eager_class(failure.error)
+        message = tuple(part for part in parts if part != "")
+        self.branch_on(flag, [], [RaiseOp(error, message, location=self.location)])
+
+    def branch(self, op: IfOp) -> None:
+        flag, path = self.number(op.condition), self.path
+        if isinstance(flag, Literal):
+            taken = op.then if flag.value else op.orelse
+            self.ops(taken, (*path, 0 if flag.value else 1))
+            self.path = path
+            for value, found in zip(op.results, taken.yields, strict=True):
+                if found in self.constants:
+                    self.constants[value] = self.constants[found]
+                else:
+                    self.values[value] = self.values[found]
+                    self.shared |= {value, found}  # two names of one list
+            return
+        targets = list(map(self.variable, op.results))
+        arms = list[Block]()
+        for number, block in enumerate((op.then, op.orelse)):
+
+            def leave(block: Block = block) -> None:
+                for value, target in zip(block.yields, targets, strict=True):
+                    self.move(value, target)
+
+            arms.append(self.block(block, (*path, number), leave))
+        self.path = path
+        self.emit(IfOp(flag, *arms, location=op.location))
+        for value, target in zip(op.results, targets, strict=True):
+            self.values[value] = target
+
+    def move(self, value: Value, target: Variable) -> None:
+        operand = self.of_type(value, target.type)
+        if isinstance(value.type, TensorListType):
+            operand = self.owned(value)
+        self.emit(AssignOp("copy", (operand,), results=(target,)))
+
+    def carried(self, op: WhileOp | ForOp, params: Sequence[Value]) -> list[Variable]:
+        targets = [self.variable(value) for value in params]
+        for value, target in zip(op.inits, targets, strict=True):
+            self.move(value, target)
+        return targets
+
+    def loop(self, op: WhileOp) -> None:
+        path = self.path
+        targets = self.carried(op, op.body.params)
+        for params in (op.condition.params, op.body.params):
+            for value, target in zip(params, targets, strict=True):
+                self.values[value] = target
+
+        def test() -> None:
+            (flag,) = op.condition.yields
+            self.branch_on(self.number(flag), [], [BreakOp()])
+
+        head = self.block(op.condition, (*path, 0), test)
+        body = self.block(op.body, (*path, 1), lambda: self.next(op.body.yields, targets))
+        self.path = path
+        self.emit(LoopOp(body_of([*head.ops, *body.ops]), location=op.location))
+        for value, target in zip(op.results, targets, strict=True):
+            self.values[value] = target
+
+    def next(self, values: Sequence[Value], targets: Sequence[Variable]) -> None:
+        """Assign the carried variables their next values, all at once."""
+        found = [
+            self.owned(v) if isinstance(v.type, TensorListType) else self.of_type(v, t.type)
+            for v, t in zip(values, targets, strict=True)
+        ]
+        for number, operand in enumerate(found):
+            if operand in targets[:number]:
+                found[number] = self.assign("copy", (operand,), type_of_operand(operand))
+        for operand, target in zip(found, targets, strict=True):
+            if operand is not target:
+                self.emit(AssignOp("copy", (operand,), results=(target,)))
+
+    def counted(self, op: ForOp) -> None:
+        path = self.path
+        index = self.fresh(Scalar.INT, "i")
+        start, stop = map(self.bound, (op.start, op.stop))
+        self.emit(AssignOp("copy", (start,), results=(index,)))
+        targets = self.carried(op, op.body.params[1:])
+        shown = self.fresh(Scalar.INT, "i")
+        self.values[op.body.params[0]] = shown
+        for value, target in zip(op.body.params[1:], targets, strict=True):
+            self.values[value] = target
+        test = self.fresh(Scalar.BOOL)
+        head = [
+            AssignOp("lt" if op.step > 0 else "gt", (index, stop), results=(test,)),
+            IfOp(test, body_of([]), body_of([BreakOp()])),
+            AssignOp("copy", (index,), results=(shown,)),
+            AssignOp("add", (index, Literal(op.step)), results=(index,)),
+        ]
+        body = self.block(op.body, (*path, 0), lambda: self.next(op.body.yields, targets))
+        self.path = path
+        self.emit(LoopOp(body_of([*head, *body.ops]), location=op.location))
+        for value, target in zip(op.results, targets, strict=True):
+            self.values[value] = target
+
+    def bound(self, bound: int | Size | Value) -> Operand:
+        if isinstance(bound, Size):
+            raise CaptureError("a loop goes over a size of an instance", location=self.location)
+        return self.number(bound) if isinstance(bound, Value) else Literal(bound)
+
+    def call(self, op: CallOp) -> None:
+        called = self.made[op.function]
+        args = [
+            self.of_type(value, parameter.type)
+            for value, parameter in zip(op.arguments, called.parameters, strict=True)
+        ]
+        target = self.fresh(called.result)
+        self.emit(InvokeOp(op.function, tuple(args), results=(target,), location=op.location))
+        if len(op.results) == 1:
+            self.values[op.result] = target
+            self.shared.add(op.result)  # it may be an argument
+            return
+        assert isinstance(called.result, TupleType)
+        for number, (value, kind) in enumerate(zip(op.results, called.result.items, strict=True)):
+            self.values[value] = self.assign("item", (target,), kind, number)
+        self.shared.update(op.results)
+
+    # -- lists -----------------------------------------------------------------------------------
+
+    def owned(self, value: Value) -> Operand:
+        """Return a list that may be changed in place: a copy, if somebody else may read it."""
+        found = self.values[value]
+        if value not in self.shared and self.last_uses.is_last(value, self.path):
+            return found
+        return self.assign("to_list", (found,), type_of_operand(found), False)
+
+    def list_op(self, op: Op) -> None:
+        match op:
+            case ListNewOp(items):
+                kind, item = self.types.type_of(op.result), self.item_type(op.result)
+                given = [self.of_type(value, item) for value in items]
+                self.values[op.result] = self.assign("list", given, kind, False)
+            case ListPushOp(found, item):
+                made = self.owned(found)
+                self.change("append", made, self.of_type(item, self.item_type(found)))
+                self.values[op.result] = made
+            case ListExtendOp(found, rows):
+                made = self.owned(found)
+                self.change("extend", made, self.operand(rows))
+                self.values[op.result] = made
+            case ListSetOp(found, index, item):
+                made = self.owned(found)
+                held = self.of_type(item, self.item_type(found))
+                self.change("put", made, self.number(index), held)
+                self.values[op.result] = made
+            case ListPopOp(found):
+                made = self.owned(found)
+                item = self.assign("pop", (made,), self.item_type(found))
+                self.values[op.results[0]] = made
+                self.values[op.results[1]] = item
+            case ListGetOp(found, index):
+                given = (self.values[found], self.number(index))
+                self.values[op.result] = self.assign("at", given, self.item_type(found))
+            case ListLengthOp(found):
+                self.values[op.result] = self.assign("len", (self.values[found],), Scalar.INT)
+            case ListStackOp(found):
+                given = (self.values[found],)
+                self.values[op.result] = self.assign("rows", given, self.types.type_of(op.result))
+            case _:
+                raise CaptureError(f"`{op.name}` is no op of an instance", location=op.location)
+
+    def item_type(self, value: Value) -> DataType:
+        return self.types.evaluation.cells[self.types.cells[value]]
+
+    def change(self, op: str, *args: Operand) -> None:
+        self.emit(AssignOp(op, args, location=self.location))
