@@ -9,16 +9,18 @@ attribute or a list of data gets them.
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn
 
 from stretto.batching.frontend.evaluation import Evaluation
-from stretto.frontends.python.interpreter.heap import ITEMS, HeapObject, Ref
-from stretto.frontends.python.lists.operations import element_kind
+from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, DataRef, HeapObject, Ref
+from stretto.frontends.python.lists.data_lists import DataList
 from stretto.frontends.python.tracing.signals import (
-    Abort,
     Replan,
+    UnknownResult,
+    abort,
     fail,
 )
 from stretto.frontends.python.tracing.tensor import Hooks, Storage
@@ -27,10 +29,10 @@ from stretto.frontends.python.values.data import DataObject, DataTable, DataUnio
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import kind_of, materialize, wrap
 from stretto.frontends.python.values.scalars import LeafKind
-from stretto.frontends.python.values.state import TracedList
 from stretto.ir.core import Literal, Op, Value
 from stretto.ir.data import AssignOp, ReadOp
 from stretto.ir.types import (
+    NEVER,
     DataType,
     DType,
     ListType,
@@ -63,11 +65,6 @@ def leaf(type: Any, *, number: bool = False) -> LeafKind:
     return LeafKind(type, number)
 
 
-def list_of(item: Any, *, number: bool = False) -> LeafKind:
-    """Return the kind of a list of the Program with such items."""
-    return LeafKind(TensorListType(item), number)
-
-
 def type_in_program(type: DataType) -> Any:
     """Return the type of a value in a Program: a number is a tensor without dims."""
     return TensorType(NUMBERS[type]) if type in NUMBERS else type
@@ -85,6 +82,9 @@ class InstanceData:
     """
 
     evaluation: Evaluation
+    interpreter: Any
+    is_final: bool = False
+    """True if types do not grow any more: a place where a value has no type raises an error."""
     numbers: set[Value] = field(default_factory=set[Value])
     """Values that are Python numbers, not tensors."""
     casts: set[Value] = field(default_factory=set[Value])
@@ -97,6 +97,10 @@ class InstanceData:
     """Attributes that have been read, of those that are never set, with the value read."""
     kept_as_it_is: set[Storage] = field(default_factory=set[Storage])
     """Memory of tensors that may be an instance's: nothing is written to it."""
+    sites: dict[int, Hashable] = field(default_factory=dict[int, Hashable])
+    """The places that make containers, by the ids of their tables."""
+    lacks_types: bool = False
+    """True if a place was left out, as there are no values of a type yet."""
     kept: list[Any] = field(default_factory=list[Any])
     """Objects that are kept alive, as they are known by their ids."""
 
@@ -139,7 +143,7 @@ class InstanceData:
                     self.made("item", (value,), item, number) for number, item in enumerate(items)
                 )
             case ListType():
-                return self.list(value, type)
+                return self.container(tuple if type.is_tuple else list, DataList(value))
             case UnionType(items):
                 return self.one_of(value, sorted(items, key=str))
             case _:
@@ -155,16 +159,20 @@ class InstanceData:
         def split() -> tuple[Any, Any, Value]:
             held = tracer().use(value)
             flags = [self.made("has_type", (held,), Scalar.BOOL, (type,)) for type in types]
-            options = [self.option(held, type) for type in types]
+            options = list(map(partial(self.option, held), types, flags))
             self.kept += [*flags, *options]
             return flags, options, flags[0].memory.state.base
 
         return DataUnion(value, split)
 
-    def option(self, value: Value, type: DataType) -> Any:
-        """Return a value of several types as the one of one type."""
+    def option(self, value: Value, type: DataType, flag: Any) -> Any:
+        """Return a value of several types as the one of one type. flag: whether it is of that."""
         if type is Scalar.NONE:
             return None
+        if isinstance(type, TupleType):  # only such a value has these items
+            branch = self.interpreter.regions.branch
+            found = branch(flag, lambda: self.made("cast", (value,), type, type), lambda: MISSING)
+            return next(x for x in found.stretto_options if x is not MISSING)
         found = self.made("cast", (value,), type, type)
         if isinstance(found, DataObject):
             self.casts.add(found.stored)
@@ -209,11 +217,96 @@ class InstanceData:
         value = emit(operation("record", (), (number, ())), RecordType(number))
         return self.record(value, RecordType(number))
 
-    def list(self, value: Value, type: ListType) -> Ref:
-        item = self.evaluation.item_type(type)
-        kind = list_of(type_in_program(item), number=item in NUMBERS)
-        items = emit(operation("copy", (value,)), kind.type)
-        return tracer().heap.list_of(wrap(items, kind))
+    # -- containers -----------------------------------------------------------------------------
+
+    def container(self, kind: Any, content: DataList) -> DataRef:
+        """Return a container of an instance with a content."""
+
+        def store(key: Any, items: Any) -> None:
+            if key is not ITEMS:
+                fail(f"the attribute '{key}' of a {kind.__name__} is set", "use an object")
+            content.fill(items)
+
+        table = DataTable(lambda: (ITEMS,), lambda _: content, store)
+        return DataRef(kind, table, content.stored)
+
+    def place(self) -> Hashable:
+        """Return the place in the source that the function is at."""
+        frame = self.interpreter.frames[-1]
+        node: Any = frame.node
+        names = ("lineno", "col_offset", "end_lineno", "end_col_offset")
+        return (frame.code, *(getattr(node, name, None) for name in names))
+
+    def is_data_here(self, kind: Any) -> bool:
+        """True for a container that is data from the start, as it is made at a known place."""
+        return kind is list and self.place() in tracer().hints.data_containers
+
+    def note_site(self, table: Any, like: Any = None) -> None:
+        """Record where a container is made. like: the table of one that it represents."""
+        self.kept.append(table)
+        self.sites[id(table)] = self.place() if like is None else self.sites.get(id(like))
+
+    def become_data(self, *tables: Any) -> NoReturn:
+        """Start again, with containers that are data from the start."""
+        known, found = tracer().hints.data_containers, {self.sites.get(id(t)) for t in tables}
+        if found <= {None, *known}:
+            fail("a container of this kind is joined with data of an instance", "use a list")
+        known |= found - {None}
+        raise Replan
+
+    def new_container(self, kind: Any, items: Any) -> DataRef:
+        """Return a new container. items: a tuple, or the content of a new list."""
+        content = items if isinstance(items, DataList) else self.new_content(items)
+        return self.container(kind, content)
+
+    def new_content(self, items: Any) -> DataList:
+        """Return the content of a new list with some items."""
+        type = ListType(self.evaluation.cell((self.place(), "items")))
+        held = tuple(self.stored_in(type, item) for item in items)
+        return DataList(self.emit("list", held, type, False))
+
+    def item_type(self, type: ListType) -> DataType:
+        """Return the type of the items of a list."""
+        found = self.evaluation.item_type(type)
+        return self.known_type(found, IndexError("list index out of range"))
+
+    def known_type(self, type: DataType, error: Exception) -> DataType:
+        """Return a type. If there are no values of it, this place is not reached yet, or raises the
+        error in all runs."""
+        if type != NEVER:
+            return type
+        if self.is_final:
+            raise error
+        self.lacks_types = True
+        raise UnknownResult(self, abort(str(error), "check that there are values"))
+
+    def stored_in(self, type: ListType, item: Any) -> Value:
+        """Return an item that a list of a type gets."""
+        kind = self.type_at(item, ("items", type.cell))
+        self.evaluation.grow(type.cell, kind)
+        return self.value_at(item, kind)
+
+    def note_resized(self, type: ListType) -> None:
+        """Record that a list gets another number of items, while it may be gone through."""
+        resized = tracer().hints.resized
+        if type.cell not in resized:
+            resized.add(type.cell)
+            self.evaluation.changed = True
+
+    def is_resized(self, type: ListType) -> bool:
+        merged = self.evaluation.merged_cell
+        return merged(type.cell) in map(merged, tracer().hints.resized)
+
+    def merge(self, *types: DataType) -> None:
+        """Let types be those of one value."""
+        self.evaluation.settle(union(types))
+
+    def emit(self, op: str, args: tuple[Any, ...], type: Any, detail: Any = None) -> Value:
+        return emit(operation(op, args, detail), type)
+
+    def change(self, op: str, *args: Any) -> None:
+        """Emit an op that has no result."""
+        tracer().emit(operation(op, args), ())
 
     # -- values of the program as data ------------------------------------------------------------
 
@@ -235,10 +328,10 @@ class InstanceData:
                 return TupleType(tuple(self.type_at(x, (place, "item", n)) for n, x in items))
             case Either():
                 return union(self.type_at(option, place) for option in value.stretto_options)
-            case Ref() if value.kind is list:
-                return self.type_of_list(value.table[ITEMS], place)
+            case Ref():
+                self.become_data(value.table)
             case HeapObject():
-                fail("a container is stored in the data of an instance", "use a list")
+                fail("an iterator is stored in the data of an instance", "use a list")
             case _ if tracer().heap.is_own(value):
                 tracer().hints.data_classes.add(type(value))
                 raise Replan
@@ -249,46 +342,26 @@ class InstanceData:
                     "store numbers, strings, tensors, and objects of classes of data",
                 )
 
-    def type_of_list(self, items: Any, place: Any) -> ListType:
-        cell = self.evaluation.cell((place, "items"))
-        if isinstance(items, TracedList):
-            found = [self.data_type(element_kind(items))]
-        else:
-            found = [self.type_at(item, (place, "items")) for item in items]
-        for kind in found:
-            self.evaluation.grow(cell, kind)
-        return ListType(cell)
-
     def data_type(self, kind: LeafKind) -> DataType:
         """Return the type of data that a leaf has."""
         type: Any = kind.type
         return OF_NUMBERS[type.dtype] if kind.number else type
 
+    def kind_in_data(self, value: Any) -> LeafKind | None:
+        """Return the kind of a value that is joined with data; None if it cannot be data."""
+        is_own = tracer().heap.is_own(value) and not isinstance(value, types.FunctionType | type)
+        if is_own or value is None or isinstance(value, str | tuple | Ref | Either):
+            return leaf(self.type_at(value, "joined"))
+        return None
+
+    def leaf_kind(self, type: DataType) -> LeafKind:
+        """Return the kind of leaf that data of a type are."""
+        return leaf(type_in_program(type), number=type in NUMBERS)
+
     def unified(self, first: LeafKind, second: LeafKind) -> LeafKind:
-        return leaf(union((self.data_type(first), self.data_type(second))))
-
-    def unified_lists(self, first: LeafKind, second: LeafKind) -> LeafKind | None:
-        """Return the kind of list that can hold the items of both; None if one is no list."""
-        kinds = list[LeafKind]()
-        for kind in (first, second):
-            if isinstance(kind.type, TensorListType):
-                kinds.append(leaf(kind.type.element, number=kind.number))
-        return list_of(union(map(self.data_type, kinds))) if len(kinds) == 2 else None
-
-    def kind_of_items(self, items: Sequence[Any]) -> LeafKind | None:
-        """Return the kind of the items of a list that holds data; None if some are no data."""
-        try:
-            found = union(self.type_at(item, "items of lists") for item in items)
-        except Abort:
-            return None
+        found = union((self.data_type(first), self.data_type(second)))
+        self.evaluation.settle(found)
         return leaf(found)
-
-    def kind_with(self, items: LeafKind, item: Any) -> LeafKind:
-        """Return the kind of the items of a list to which an item is added."""
-        known, place = kind_of(item), "items of lists"
-        if known == items:
-            return items
-        return leaf(union((self.data_type(items), self.type_at(item, place))))
 
     def value_at(self, value: Any, type: DataType) -> Value:
         """Return a value of the interpreter as one of the Program, of a type that `type_at` has
@@ -315,13 +388,6 @@ class InstanceData:
                     return self.one_of(made, [])
 
                 return Hooks.use(value, option).value
-            case Ref():
-                kind = next(x for x in alternatives(type) if isinstance(x, ListType))
-                item = self.evaluation.item_type(kind)
-                items = value.table[ITEMS]
-                element = list_of(type_in_program(item), number=item in NUMBERS)
-                held = materialize(list(items) if isinstance(items, tuple) else items, element)
-                return emit(operation("copy", (held,)), kind)
             case _:
                 kind = kind_of(value)
                 assert kind is not None

@@ -42,7 +42,7 @@ from stretto.frontends.python.interpreter.iterators import (
     SOURCE,
     Iterators,
 )
-from stretto.frontends.python.lists import sources
+from stretto.frontends.python.lists import operations, sources
 from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.tracing.signals import Abort, NeedsUnroll, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
@@ -227,7 +227,7 @@ class Iteration:
             return None
         if isinstance(iterable, Ref):
             items = iterable.table[ITEMS]
-            if not isinstance(items, TracedList):
+            if not isinstance(items, TracedList) or operations.is_resized(items):
                 return None
             source = sources.as_source(items)
             assert source is not None
