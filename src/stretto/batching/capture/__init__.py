@@ -116,7 +116,7 @@ def capture_instance(
             except KeepApart:
                 keeps_apart = True
             except (Abort, NeedsUnroll, NeedsPeel, NoAlternative) as signal:
-                raise signal.abort.error from None
+                raise signal.abort.error from signal
     raise CaptureError(
         "the types of this function's values keep growing",
         remedy="annotate its data, or keep values of fewer types in one place",

@@ -9,12 +9,14 @@ attribute or a list of data gets them.
 from __future__ import annotations
 
 import types
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
 from stretto.batching.frontend.evaluation import Evaluation
+from stretto.frontends.python.interpreter.data_dicts import DataDict, FixedItems
 from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, DataRef, HeapObject, Ref
 from stretto.frontends.python.lists.data_lists import DataList
 from stretto.frontends.python.tracing.signals import (
@@ -23,17 +25,19 @@ from stretto.frontends.python.tracing.signals import (
     abort,
     fail,
 )
-from stretto.frontends.python.tracing.tensor import Hooks, Storage
+from stretto.frontends.python.tracing.tensor import Hooks, Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.data import DataObject, DataTable, DataUnion, is_here
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import kind_of, materialize, wrap
 from stretto.frontends.python.values.scalars import LeafKind
+from stretto.frontends.python.values.texts import is_text
 from stretto.ir.core import Literal, Op, Value
 from stretto.ir.data import AssignOp, ReadOp
 from stretto.ir.types import (
     NEVER,
     DataType,
+    DictType,
     DType,
     ListType,
     RecordType,
@@ -68,6 +72,10 @@ def leaf(type: Any, *, number: bool = False) -> LeafKind:
 def type_in_program(type: DataType) -> Any:
     """Return the type of a value in a Program: a number is a tensor without dims."""
     return TensorType(NUMBERS[type]) if type in NUMBERS else type
+
+
+_KINDS = (list, dict, set, deque, defaultdict, OrderedDict, Counter)
+"""Classes whose objects can be data of an instance."""
 
 
 def _no_attribute(name: str, *new: Any) -> NoReturn:
@@ -136,8 +144,12 @@ class InstanceData:
                 return state.number(value)
             case TensorType():
                 return wrap(value, LeafKind(type, False))
+            case RecordType() if self.evaluation.info(type).kind == "dict":
+                return self.fixed_dict(value, type)
             case RecordType():
                 return self.record(value, type)
+            case DictType():
+                return self.container(dict, DataDict(value))
             case TupleType(items):
                 return tuple(
                     self.made("item", (value,), item, number) for number, item in enumerate(items)
@@ -219,15 +231,21 @@ class InstanceData:
 
     # -- containers -----------------------------------------------------------------------------
 
-    def container(self, kind: Any, content: DataList) -> DataRef:
+    def container(self, kind: Any, content: DataList | DataDict) -> DataRef:
         """Return a container of an instance with a content."""
+        known: dict[Any, Any] = {ITEMS: content}
 
         def store(key: Any, items: Any) -> None:
-            if key is not ITEMS:
+            if key in ("default_factory", "maxlen"):
+                known[key] = items
+            elif key is not ITEMS:
                 fail(f"the attribute '{key}' of a {kind.__name__} is set", "use an object")
-            content.fill(items)
+            elif isinstance(content, DataList):
+                content.fill(items)
+            elif items is not content:
+                fail(f"all items of a {kind.__name__} of an instance are replaced", "use a loop")
 
-        table = DataTable(lambda: (ITEMS,), lambda _: content, store)
+        table = DataTable(lambda: tuple(known), known.__getitem__, store)
         return DataRef(kind, table, content.stored)
 
     def place(self) -> Hashable:
@@ -237,9 +255,11 @@ class InstanceData:
         names = ("lineno", "col_offset", "end_lineno", "end_col_offset")
         return (frame.code, *(getattr(node, name, None) for name in names))
 
-    def is_data_here(self, kind: Any) -> bool:
+    def is_data_here(self, kind: Any, items: Any = None) -> bool:
         """True for a container that is data from the start, as it is made at a known place."""
-        return kind is list and self.place() in tracer().hints.data_containers
+        return isinstance(items, DataList) or (
+            kind in _KINDS and self.place() in tracer().hints.data_containers
+        )
 
     def note_site(self, table: Any, like: Any = None) -> None:
         """Record where a container is made. like: the table of one that it represents."""
@@ -254,10 +274,93 @@ class InstanceData:
         known |= found - {None}
         raise Replan
 
+    def let_be_data(self, *values: Any) -> None:
+        """Start again with the objects in some values, which have no other form, as data. Does
+        nothing if there are none."""
+        hints, heap = tracer().hints, tracer().heap
+        before = len(hints.data_classes) + len(hints.data_containers)
+        pending, seen = [*values], set[int]()
+        while pending:
+            value = pending.pop()
+            if id(value) in seen or isinstance(value, DataObject | types.FunctionType | type):
+                continue
+            seen.add(id(value))
+            if isinstance(value, Ref):
+                hints.data_containers |= {self.sites.get(id(value.table))} - {None}
+            elif heap.is_own(value):
+                hints.data_classes.add(type(value))
+            if isinstance(value, HeapObject | Either | tuple | dict) or heap.is_own(value):
+                pending += heap.referents(value)
+        if len(hints.data_classes) + len(hints.data_containers) > before:
+            raise Replan
+
     def new_container(self, kind: Any, items: Any) -> DataRef:
         """Return a new container. items: a tuple, or the content of a new list."""
-        content = items if isinstance(items, DataList) else self.new_content(items)
+        if isinstance(items, DataList):
+            return self.container(kind, items)
+        if not isinstance(items, dict):
+            return self.container(kind, self.new_content(items))
+        type = self.evaluation.dict_type(self.evaluation.cell((self.place(), "entries")))
+        content = DataDict(self.emit("dict", (), type))
+        for key, item in items.items():
+            content.store(key, item)
         return self.container(kind, content)
+
+    # -- keys of dicts --------------------------------------------------------------------------
+
+    def check_key(self, key: Any, holder: Any) -> None:
+        """Let a container be data whose key only the run knows."""
+        if isinstance(key, TracedTensor | DataObject | Either) or is_text(key):
+            place = self.place() if holder is None else self.sites.get(id(holder.table))
+            known = tracer().hints.data_containers
+            if place is not None and place not in known:
+                known.add(place)
+                raise Replan
+
+    def key_of(self, type: DictType, key: Any) -> Any:
+        """Return a key to look up as a value of the Program; None if no key equals it."""
+        kind = self.type_at(key, "keys")
+        known = self.evaluation.keys.get(self.evaluation.merged_cell(type.cell))
+        if isinstance(kind, UnionType) or kind is Scalar.FLOAT:
+            fail("a key of a dict is of one of several types", "use keys of one type")
+        if kind is Scalar.BOOL and known is Scalar.INT:
+            return self.value_at(self.interpreter.calls.call(int, (key,), {}), Scalar.INT)
+        return self.value_at(key, kind) if kind is known else None
+
+    def new_key(self, type: DictType, key: Any) -> Any:
+        """Return a key to store as a value of the Program."""
+        kind = self.type_at(key, "keys")
+        if kind not in (Scalar.INT, Scalar.STR):
+            fail("a key of a dict of an instance is neither an int nor a str", "use ints or strs")
+        self.evaluation.has_keys(type.cell, kind)
+        return self.value_at(key, kind)
+
+    def value_type(self, type: DictType, error: Exception) -> DataType:
+        return self.known_type(self.evaluation.cells[self.evaluation.merged_cell(type.cell)], error)
+
+    def keys(self, value: Value) -> DataList:
+        """Return the keys of a dict as the content of a list."""
+        dict_type: Any = value.type
+        type = ListType(self.evaluation.cell(("keys", dict_type.cell)))
+        kind = self.evaluation.keys.get(self.evaluation.merged_cell(dict_type.cell))
+        if kind is not None:
+            self.evaluation.grow(type.cell, kind)
+        return DataList(self.emit("keys", (value,), type))
+
+    def fixed_dict(self, value: Value, type: RecordType) -> DataRef:
+        """Return a dict whose keys are the same in all instances."""
+        held = self.record(value, type)
+
+        def store(key: Any, items: Any) -> None:
+            if key is not ITEMS:
+                fail(f"the attribute '{key}' of a dict is set", "use an object")
+            if items.keys() != made.keys():
+                fail("a dict of an instance gets or loses a key", "use dict(x), or another dict")
+            for name, item in items.items():
+                made.store(name, item)
+
+        made = FixedItems(self.evaluation.info(type).fields, held.table)
+        return DataRef(dict, DataTable(lambda: (ITEMS,), lambda _: made, store), value)
 
     def new_content(self, items: Any) -> DataList:
         """Return the content of a new list with some items."""

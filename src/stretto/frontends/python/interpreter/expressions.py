@@ -23,6 +23,7 @@ from stretto.frontends.python.interpreter.syntax import (
 from stretto.frontends.python.tracing.signals import (
     fail,
 )
+from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values import texts
 from stretto.frontends.python.values.scalars import number_kind
 
@@ -210,8 +211,12 @@ class ExpressionValues:
         return made
 
     def eval_set(self, frame: PythonFrame, node: ast.Set) -> Any:
-        key = self.interpreter.containers.key
-        return self.heap.new(set, dict.fromkeys(map(key, self.items(frame, node.elts))))
+        items, containers = self.items(frame, node.elts), self.interpreter.containers
+        if tracer().data is not None and tracer().data.is_data_here(set):
+            made = self.heap.new(set, {})
+            containers.method_call(made, "update", (tuple(items),), {})
+            return made
+        return self.heap.new(set, dict.fromkeys(map(containers.key, items)))
 
     def items(self, frame: PythonFrame, nodes: list[ast.expr]) -> list[Any]:
         found: list[Any] = []
@@ -224,6 +229,15 @@ class ExpressionValues:
 
     def eval_dict(self, frame: PythonFrame, node: ast.Dict) -> Any:
         found: dict[Any, Any] = {}
+        if tracer().data is not None and tracer().data.is_data_here(dict):
+            made, containers = self.heap.new(dict, {}), self.interpreter.containers
+            for key, value in zip(node.keys, node.values, strict=True):
+                if key is None:
+                    containers.method_call(made, "update", (self.value(frame, value),), {})
+                else:
+                    at = self.value(frame, key)
+                    containers.setitem(made, at, self.value(frame, value))
+            return made
         for key, value in zip(node.keys, node.values, strict=True):
             if key is None:
                 found |= self.interpreter.containers.mapping(self.value(frame, value))

@@ -462,7 +462,7 @@ class PythonHeap:
 
     def new(self, kind: type, items: Any) -> Ref:
         data = tracer().data
-        if data is not None and data.is_data_here(kind):
+        if data is not None and data.is_data_here(kind, items):
             return data.new_container(kind, items)
         table = self.new_table()
         if data is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from stretto.frontends.python.interpreter.data_dicts import DataDict
 from stretto.frontends.python.interpreter.frames import (
     BREAK,
     CONTINUE,
@@ -153,6 +154,10 @@ class Iteration:
     def of_container(self, holder: Ref) -> IteratorRef:
         """Return an iterator as the class in C of a container gives it."""
         items = holder.table[ITEMS]
+        if isinstance(items, DataDict):
+            if issubclass(holder.kind, set):
+                fail("a program goes through a set, whose order Python decides", "use sorted()")
+            return self.of_container(self.heap.new(list, items.keys()))
         if isinstance(items, dict):
             return self._of_keys(holder)
         return self.iterators.of_sequence(holder)

@@ -56,9 +56,9 @@ class DataList(TracedList):
         """Emit an op that makes a new list with items of this one, and return its content."""
         return DataList(tracer().data.emit(op, (self.value, *args), self.stored.type))
 
-    def copied(self) -> DataList:
-        type = ListType(self.stored.type.cell)
-        return DataList(tracer().data.emit("to_list", (self.value,), type, False))
+    def copied(self, *, is_tuple: bool = False) -> DataList:
+        type = ListType(self.stored.type.cell, is_tuple)
+        return DataList(tracer().data.emit("to_list", (self.value,), type, is_tuple))
 
     def held(self, item: Any) -> Value:
         """Return an item to be stored, as a value of the Program."""

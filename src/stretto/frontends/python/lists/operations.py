@@ -85,6 +85,11 @@ def traced_length(items: TracedList) -> Any:
     return state.number(state.list_length(state.current(items.memory)), bits=SIZE_BITS)
 
 
+def bounded(items: TracedList, position: Any) -> Any:
+    """Return a bound of a part of a list as a position between the ends."""
+    return _method(methods.bounded, items, position, 1)
+
+
 def is_resized(items: TracedList) -> bool:
     """True if the number of items may change while a loop goes through them."""
     return isinstance(items, DataList) and tracer().data.is_resized(items.stored.type)
