@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from stretto.batching.frontend.evaluation import Evaluation
+from stretto.batching.instances.types import InstanceTypes
 from stretto.frontends.python.interpreter.heap import ITEMS, HeapObject, Ref
 from stretto.frontends.python.lists.operations import element_kind
 from stretto.frontends.python.tracing.signals import (
@@ -84,7 +84,7 @@ class InstanceData:
     evaluation: classes, and the types in cells.
     """
 
-    evaluation: Evaluation
+    evaluation: InstanceTypes
     numbers: set[Value] = field(default_factory=set[Value])
     """Values that are Python numbers, not tensors."""
     casts: set[Value] = field(default_factory=set[Value])
