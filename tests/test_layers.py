@@ -70,7 +70,6 @@ BATCHING_FRONTEND: tuple[str, ...] = (
     "guards",
     "frame",
     "dispatch",
-    "observe",
     "purity",
     "joins",
     "loops",

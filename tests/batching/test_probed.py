@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from stretto.batching.frontend.evaluation import Read
-from stretto.batching.frontend.guards import ReadGuards, in_class
+from stretto.batching.frontend.guards import ReadGuards
+from stretto.batching.instances.types import in_class
 from stretto.options import Options
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.models.instances import INSTANCE_ZOO
 from stretto.batching.frontend import Evaluation, evaluate
-from stretto.batching.frontend.observe import Observer
 from stretto.batching.instance_program import InstanceProgram
+from stretto.batching.instances.observe import Observer
 from stretto.batching.passes.pipeline import run_passes
 from stretto.batching.printer import parse_program, program_text
 from stretto.errors import VerifyError

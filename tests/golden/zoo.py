@@ -11,9 +11,9 @@ from pathlib import Path
 from benchmarks.models import build as build_model
 from benchmarks.models.instances import build as build_instances
 from stretto.batching.frontend import Evaluation, evaluate
-from stretto.batching.frontend.observe import Observer
 from stretto.batching.host.printer import print_program as print_host
 from stretto.batching.host.tables import layout
+from stretto.batching.instances.observe import Observer
 from stretto.batching.levels.level_program import level_code
 from stretto.batching.passes.pipeline import run_passes
 from stretto.batching.printer import print_program as print_instance_program

@@ -12,8 +12,8 @@ import torch
 from stretto.batching.compiled import CompiledBatch, Flattened, compile_batch, tune_batch
 from stretto.batching.explain import BatchProfile, batch_sections, profile_of
 from stretto.batching.frontend import Evaluation, Observer
-from stretto.batching.frontend.values import scalar_type
 from stretto.batching.host.host_program import OtherInstance
+from stretto.batching.instances.types import scalar_type
 from stretto.batching.passes.pipeline import BatchPasses
 from stretto.batching.serving import (
     InstanceCall,

@@ -22,8 +22,8 @@ from stretto.batching.capture.lowering import (
     YieldedResult,
     lowered,
 )
-from stretto.batching.frontend.evaluation import Evaluation, RestartRound
 from stretto.batching.instance_program import InstanceProgram
+from stretto.batching.instances.types import InstanceTypes, TypesGrew
 from stretto.errors import CaptureError
 from stretto.frontends.python.calls.output_journal import intercepted_output
 from stretto.frontends.python.guards.guards import Guards
@@ -77,7 +77,7 @@ class CapturedInstance:
 def capture_instance(
     fn: Callable[..., Any],
     parameters: Parameters,
-    evaluation: Evaluation,
+    evaluation: InstanceTypes,
     options: Options,
     keywords: Parameters = (),
     static: dict[str, Any] | None = None,
@@ -111,7 +111,7 @@ def capture_instance(
                 if is_final and not evaluation.changed:
                     raise unknown.abort.error from None
                 is_final = not evaluation.changed
-            except (Replan, RestartRound):
+            except (Replan, TypesGrew):
                 continue
             except KeepApart:
                 keeps_apart = True

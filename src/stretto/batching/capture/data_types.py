@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.batching.capture.instance_data import InstanceData
-from stretto.batching.frontend.evaluation import Evaluation
+from stretto.batching.instances.types import InstanceTypes
 from stretto.ir.core import Program, Value
 from stretto.ir.data import (
     AssignOp,
@@ -61,7 +61,7 @@ class DataTypes:
         self.find_cells()
 
     @property
-    def evaluation(self) -> Evaluation:
+    def evaluation(self) -> InstanceTypes:
         return self.data.evaluation
 
     def is_number(self, value: Value) -> bool:

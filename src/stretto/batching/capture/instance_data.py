@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
-from stretto.batching.frontend.evaluation import Evaluation
+from stretto.batching.instances.types import InstanceTypes
 from stretto.frontends.python.interpreter.data_dicts import DataDict, FixedItems
 from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, DataRef, HeapObject, Ref
 from stretto.frontends.python.lists.data_lists import DataList
@@ -89,7 +89,7 @@ class InstanceData:
     evaluation: classes, and the types in cells.
     """
 
-    evaluation: Evaluation
+    evaluation: InstanceTypes
     interpreter: Any
     is_final: bool = False
     """True if types do not grow any more: a place where a value has no type raises an error."""

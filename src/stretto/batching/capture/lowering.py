@@ -16,8 +16,8 @@ import torch
 from stretto.batching.capture.data_types import DataTypes
 from stretto.batching.capture.function_lowering import FunctionLowering
 from stretto.batching.capture.instance_data import InstanceData
-from stretto.batching.frontend.frame import tensor_type
 from stretto.batching.instance_program import InstanceProgram, instance_program
+from stretto.batching.instances.types import tensor_type
 from stretto.batching.verifier import type_of as type_of_operand
 from stretto.errors import CaptureError
 from stretto.ir.core import Literal, Operand, Program

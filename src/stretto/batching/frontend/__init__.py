@@ -29,11 +29,11 @@ from stretto.batching.frontend.evaluation import Evaluation
 from stretto.batching.frontend.frame import Frame
 from stretto.batching.frontend.function_builder import Draft, PathEnds, finished
 from stretto.batching.frontend.guards import holds
-from stretto.batching.frontend.observe import Observer
 from stretto.batching.frontend.purity import noting_content
 from stretto.batching.frontend.python_library import MODULE as LIBRARY_MODULE
 from stretto.batching.frontend.values import Dynamic, Static, Value
 from stretto.batching.instance_program import InstanceProgram
+from stretto.batching.instances.observe import Observer
 from stretto.errors import CaptureError, SourceLocation
 from stretto.ir.core import Block, Variable
 from stretto.ir.data import ReturnOp

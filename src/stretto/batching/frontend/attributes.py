@@ -15,7 +15,7 @@ import torch
 
 from stretto.batching.frontend.dispatch import apply, impossible
 from stretto.batching.frontend.frame import Frame
-from stretto.batching.frontend.guards import ABSENT, in_class, note_attribute, note_class
+from stretto.batching.frontend.guards import note_attribute, note_class
 from stretto.batching.frontend.joins import chosen, class_of, each_type, python_class, static_class
 from stretto.batching.frontend.python_library import LIBRARY, MODULE
 from stretto.batching.frontend.tensor_operators import call_torch
@@ -31,6 +31,7 @@ from stretto.batching.frontend.values import (
     TupleValue,
     Value,
 )
+from stretto.batching.instances.types import ABSENT, in_class
 from stretto.ir.core import Literal
 from stretto.ir.types import (
     DataType,

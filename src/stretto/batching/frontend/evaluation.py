@@ -7,9 +7,8 @@ evaluated in rounds until no type grows any more; the last round yields the prog
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,20 +16,13 @@ import torch
 from stretto.batching.frontend.function_builder import FunctionBuilder
 from stretto.batching.frontend.values import Composed
 from stretto.batching.instance_program import ClassInfo, InstanceProgram
+from stretto.batching.instances.types import InstanceTypes, TypesGrew
 from stretto.errors import CaptureError, SourceLocation
 from stretto.ir.core import Block, Variable
 from stretto.ir.data import InstanceFunction
 from stretto.ir.types import (
     NEVER,
     DataType,
-    DictType,
-    ListType,
-    RecordType,
-    Scalar,
-    TensorType,
-    TupleType,
-    UnionType,
-    alternatives,
     union,
 )
 
@@ -38,10 +30,6 @@ MOST_ROUNDS = 60
 
 
 MOST_FUNCTIONS = 400
-
-
-class RestartRound(Exception):
-    """An assumption of this round does not hold: start another round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +57,9 @@ class OutlinedFunction:
 
 
 @dataclass(slots=True)
-class Classes:
-    """The classes of objects that a program uses, with a cell for each field."""
-
-    infos: list[ClassInfo] = field(default_factory=list[ClassInfo])
-    numbers: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
-
-    def find(self, python: type, fields: tuple[str, ...] = ()) -> int | None:
-        return self.numbers.get((python, fields if python is dict else ()))
-
-
-@dataclass(slots=True)
-class Evaluation:
+class Evaluation(InstanceTypes):
     """The state of the evaluation: fields that last over all rounds, and those of one round."""
 
-    cells: list[DataType] = field(default_factory=list[DataType])
-    classes: Classes = field(default_factory=Classes)
     reads: dict[Hashable, Read] = field(default_factory=dict[Hashable, Read])
     """Guards of the last round."""
     outlined_code: set[Hashable] = field(default_factory=set[Hashable])
@@ -101,194 +76,25 @@ class Evaluation:
     """Representative of the rows with the same length as each variable, in this round."""
     statements: int = 0
     """Number of statements created in this round."""
-    changed: bool = False
     rounds: int = 0
     outlined: dict[Hashable, OutlinedFunction] = field(
         default_factory=dict[Hashable, OutlinedFunction]
     )
     functions: dict[str, InstanceFunction] = field(default_factory=dict[str, InstanceFunction])
-    keys: dict[int, Scalar] = field(default_factory=dict[int, Scalar])
-    """The type of the keys of the dicts of a cell, as far as it is known."""
-    _sites: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
-    _merged: dict[int, int] = field(default_factory=dict[int, int])
     definitions: dict[Any, Any] = field(default_factory=dict[Any, Any])
     """Syntax trees of functions, by their code or by the node of a lambda."""
     kept: list[Any] = field(default_factory=list[Any])
     """Objects whose identity is part of a key, so that they must stay alive."""
     tested: set[str] = field(default_factory=set[str])
     """Fields tested with `hasattr` in this round."""
-    unreadable_fields: dict[int, CaptureError] = field(default_factory=dict[int, CaptureError])
-    """Reasons why values cannot be data, by the cell of the field that holds them."""
     counts: dict[Variable, Composed] = field(default_factory=dict[Variable, Composed])
     """Numbers of this round that are computed from the number of rows of a value."""
     content: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
     """Tensors whose content was read, by identity."""
 
-    def snapshot(self) -> Callable[[], None]:
-        """Save the state and return a function that restores it, so that instances that could not
-        be compiled have no effect on later ones."""
-        known = {item.name: copy(getattr(self, item.name)) for item in fields(self)}
-        known["classes"] = Classes(list(self.classes.infos), dict(self.classes.numbers))
-
-        def restore() -> None:
-            for name, value in known.items():
-                setattr(self, name, value)
-
-        return restore
-
-    # ---- cells and classes
-
-    def cell(self, site: Hashable) -> int:
-        """Return the cell of a place that creates lists, the same in each round."""
-        if site not in self._sites:
-            self._sites[site] = self.new_cell()
-        return self.merged_cell(self._sites[site])
-
-    def new_cell(self, type_: DataType = NEVER) -> int:
-        self.cells.append(type_)
-        return len(self.cells) - 1
-
-    def grow(self, cell: int, type_: DataType) -> None:
-        """Add a type to those that a cell may hold."""
-        grown = union((self.cells[cell], type_))
-        if grown != self.cells[cell]:
-            self.cells[cell] = grown
-            self.changed = True
-            self.settle(grown)
-
-    def class_number(self, python: type, kind: str, fields: Sequence[str]) -> int:
-        """Return the number of a class; add the class or its fields if they are new."""
-        key = (python, tuple(fields) if kind == "dict" else ())
-        number = self.classes.numbers.get(key)
-        if number is None:
-            number = self.classes.numbers[key] = len(self.classes.infos)
-            cells = tuple(self.new_cell() for _ in fields)
-            self.classes.infos.append(ClassInfo(python, kind, tuple(fields), cells))
-            self.changed = True
-        info = self.classes.infos[number]
-        new = tuple(name for name in fields if name not in info.fields)
-        if new:
-            cells = (*info.cells, *(self.new_cell() for _ in new))
-            self.classes.infos[number] = ClassInfo(python, kind, (*info.fields, *new), cells)
-            self.changed = True
-        return number
-
-    def info(self, type_: RecordType) -> ClassInfo:
-        return self.classes.infos[type_.number]
-
-    def field_cell(self, type_: RecordType, name: str) -> int | None:
-        info = self.info(type_)
-        return info.cells[info.fields.index(name)] if name in info.fields else None
-
-    def foreign_in(self, cell: int) -> CaptureError | None:
-        """Return the reason why the values of a field cannot be read; None if all can."""
-        found = (
-            x
-            for n, x in self.unreadable_fields.items()
-            if self.merged_cell(n) == self.merged_cell(cell)
-        )
-        return next(found, None)
-
-    def item_type(self, type_: ListType) -> DataType:
-        return self.cells[type_.cell]
-
-    # ---- merging of the cells of lists and dicts
-
-    def merged_cell(self, number: int) -> int:
-        """Return the cell into which a cell has been merged, or the cell itself."""
-        while number in self._merged:
-            number = self._merged[number]
-        return number
-
-    def with_merged_cells(self, type_: DataType) -> DataType:
-        """Return a type with merged cells replaced."""
-        match type_:
-            case ListType(cell, is_tuple):
-                return ListType(self.merged_cell(cell), is_tuple)
-            case DictType(_, cell):
-                cell = self.merged_cell(cell)
-                return DictType(self.keys.get(cell, type_.key), cell)
-            case TupleType(items):
-                return TupleType(tuple(map(self.with_merged_cells, items)))
-            case UnionType(items):
-                return union(map(self.with_merged_cells, items))
-            case _:
-                return type_
-
-    def settle(self, type_: DataType) -> None:
-        """Merge the cells of lists, and those of dicts, that one variable may hold, since they are
-        not distinguishable at run time. Raises RestartRound if cells were merged."""
-        if self.merge_cells(type_):
-            raise RestartRound
-
-    def merge_cells(self, type_: DataType) -> bool:
-        """Merge the cells of the lists and of the dicts that a value of a type may be; return True
-        if any were merged."""
-        if isinstance(type_, TupleType):
-            return True in list(map(self.merge_cells, type_.items))
-        if not isinstance(type_, UnionType):
-            return False
-        found: dict[Hashable, set[int]] = {}
-        merged = False
-        for item in type_.items:
-            match item:
-                case ListType(cell, is_tuple):
-                    found.setdefault(is_tuple, set()).add(self.merged_cell(cell))
-                case DictType(_, cell):
-                    found.setdefault("dict", set()).add(self.merged_cell(cell))
-                case _:
-                    merged |= self.merge_cells(item)
-        for cells in found.values():
-            if len(cells) > 1:
-                self._merge(sorted(cells))
-                merged = True
-        return merged
-
-    def _merge(self, cells: list[int]) -> None:
-        first, *others = cells
-        self._merged |= dict.fromkeys(others, first)
-        kinds = {self.keys[cell] for cell in cells if cell in self.keys}
-        if len(kinds) > 1:
-            raise CaptureError(
-                "one variable or field holds dicts with keys of different types",
-                remedy="use keys of one type",
-            )
-        if kinds:
-            self.keys[first] = kinds.pop()
-        self.cells[first] = union(self.cells[cell] for cell in cells)
-        self.cells[:] = map(self.with_merged_cells, self.cells)
+    def rename_cells(self) -> None:
+        InstanceTypes.rename_cells(self)
         self.results = {key: self.with_merged_cells(type_) for key, type_ in self.results.items()}
-        self.classes.infos[:] = [
-            ClassInfo(i.python, i.kind, i.fields, tuple(map(self.merged_cell, i.cells)))
-            for i in self.classes.infos
-        ]
-        for number, cell in enumerate(self.cells):
-            if number not in self._merged:
-                self.merge_cells(cell)
-
-    # ---- key types of dicts
-
-    def has_keys(self, cell: int, key: Scalar) -> None:
-        """Record the key type of the dicts of a cell. Raises RestartRound if it was not known, and
-        CaptureError if they have keys of another type."""
-        known = self.keys.get(self.merged_cell(cell))
-        if known is None:
-            self.keys[self.merged_cell(cell)] = key
-            if key is not Scalar.INT:
-                self.cells[:] = map(self.with_merged_cells, self.cells)
-                self.results = {
-                    name: self.with_merged_cells(type_) for name, type_ in self.results.items()
-                }
-                raise RestartRound
-        elif known is not key:
-            raise CaptureError(
-                f"a dict has keys of type {known.value} and of type {key.value}",
-                remedy="use keys of one type",
-            )
-
-    def dict_type(self, cell: int) -> DictType:
-        """Return the type of the dicts of a cell."""
-        return DictType(self.keys.get(self.merged_cell(cell), Scalar.INT), self.merged_cell(cell))
 
     # ---- equal lengths of rows
 
@@ -327,7 +133,7 @@ class Evaluation:
             self.statements = 0
             try:
                 body()
-            except RestartRound:
+            except TypesGrew:
                 continue
             if not self.changed:
                 break
@@ -373,23 +179,3 @@ class Evaluation:
             self.results[key] = grown
             self.changed = True
             self.settle(grown)
-
-
-def show_type(evaluation: Evaluation, type_: DataType) -> str:
-    """Return a type in the user's terms."""
-    names: list[str] = []
-    for item in alternatives(type_):
-        match item:
-            case RecordType():
-                info = evaluation.info(item)
-                shown = f"dict with {', '.join(map(repr, info.fields))}"
-                names.append(shown if info.kind == "dict" else info.python.__name__)
-            case ListType():
-                names.append("tuple" if item.is_tuple else "list")
-            case Scalar():
-                names.append(item.value)
-            case TensorType():
-                names.append(f"tensor {item}")
-            case _:
-                names.append(str(item))
-    return " | ".join(sorted(names)) or "never"

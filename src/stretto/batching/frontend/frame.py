@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from stretto.batching.frontend.evaluation import Evaluation, RestartRound, show_type
+from stretto.batching.frontend.evaluation import Evaluation
 from stretto.batching.frontend.function_builder import FunctionBuilder, Gap, PathEnds
 from stretto.batching.frontend.python_library import LIBRARY
 from stretto.batching.frontend.values import (
@@ -29,9 +29,9 @@ from stretto.batching.frontend.values import (
     Unbound,
     Value,
     literal,
-    scalar_type,
 )
 from stretto.batching.instance_program import Composition, rows_in
+from stretto.batching.instances.types import TypesGrew, scalar_type, show_type, tensor_type
 from stretto.errors import CaptureError, SourceLocation
 from stretto.ir.core import Literal, Operand, Variable
 from stretto.ir.data import AssignOp, OperandPlaceholder, Operation, RaiseOp
@@ -298,7 +298,7 @@ class Frame:
             type_ = TupleType(tuple(part.type for part in parts))
             if tuple_depth(type_) > DEEPEST_TUPLE:
                 self.evaluation.deep_tuples.add(site)
-                raise RestartRound
+                raise TypesGrew
             return self.assign("tuple", type_, *operands)
         if not is_list:
             self.evaluation.grow(self.evaluation.cell(site), union(part.type for part in parts))
@@ -361,12 +361,6 @@ class Frame:
                 "expect", type_, given.operand, detail=(type_, f"{what}"), name="known"
             )
         return self.assign("expect", type_, given.operand, detail=(type_, what), name="known")
-
-
-def tensor_type(tensor: torch.Tensor) -> TensorType:
-    """Return the type of a tensor with known dims. Raises KeyError for a dtype that no Program
-    carries."""
-    return TensorType(DType.from_torch(tensor.dtype), tuple(int(dim) for dim in tensor.shape))
 
 
 MOST_STATEMENTS = 60_000

@@ -21,7 +21,7 @@ from stretto.batching.frontend import python_library
 from stretto.batching.frontend.attributes import attribute
 from stretto.batching.frontend.dispatch import apply, impossible
 from stretto.batching.frontend.frame import Frame
-from stretto.batching.frontend.guards import ABSENT, note_class
+from stretto.batching.frontend.guards import note_class
 from stretto.batching.frontend.joins import (
     class_of,
     each_type,
@@ -53,6 +53,7 @@ from stretto.batching.frontend.values import (
     python_of,
 )
 from stretto.batching.frontend.walks import EndlessPlan, KnownPlan, MappedPlan, RangePlan, plan_of
+from stretto.batching.instances.types import ABSENT
 from stretto.batching.markers import concurrent, phase
 from stretto.ir.core import Literal
 from stretto.ir.data import PhaseOp

@@ -10,16 +10,12 @@ from typing import Any
 import torch
 
 from stretto.batching.frontend.evaluation import Evaluation, Read
-from stretto.batching.frontend.values import scalar_type
 from stretto.batching.host.places import class_version, version_at
+from stretto.batching.instances.types import ABSENT, in_class, scalar_type
 from stretto.frontends.python.guards.guards import ProbeKind, Probes
 from stretto.options import Options
 from stretto.runtime.constants import ConstantFreshness
 from stretto.runtime.probes import ProbeTable, load
-
-ABSENT = object()
-"""Placeholder for the value of a name that does not exist."""
-
 
 _BY_VALUE = (tuple, torch.Size, torch.dtype, torch.device, complex, bytes, slice, range,
              MethodType)  # fmt: skip
@@ -104,11 +100,6 @@ def note_attribute(evaluation: Evaluation, owner: Any, name: str, value: Any) ->
     read = Read("attribute", owner, name, value)
     if _holds(read):
         evaluation.read("attribute", owner, name, value)
-
-
-def in_class(python: type, name: str) -> Any:
-    """Return the stored entry of a name in a class or its bases; `ABSENT` if none has it."""
-    return next((vars(base)[name] for base in python.__mro__ if name in vars(base)), ABSENT)
 
 
 def note_class(evaluation: Evaluation, python: type, name: str) -> Any:

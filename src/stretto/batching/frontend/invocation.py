@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Any
 
 from stretto.batching.frontend.dispatch import execute, impossible
-from stretto.batching.frontend.evaluation import RestartRound
 from stretto.batching.frontend.frame import Frame
 from stretto.batching.frontend.function_builder import Draft, PathEnds, finished, scoped
 from stretto.batching.frontend.joins import leave, merge, over_choices
@@ -32,6 +31,7 @@ from stretto.batching.frontend.values import (
     is_static,
     python_of,
 )
+from stretto.batching.instances.types import TypesGrew
 from stretto.errors import SourceLocation
 from stretto.frontends.python.source.syntax_trees import loads, stores
 from stretto.ir.core import Block, Operand, Variable
@@ -195,7 +195,7 @@ def _widen(frame: Frame, source: FunctionSource, bound: dict[str, Value]) -> Non
         key = (source.code, name)
         if key not in evaluation.dynamic_parameters and _differs(frame, source, name, value):
             evaluation.dynamic_parameters.add(key)
-            raise RestartRound
+            raise TypesGrew
         if key in evaluation.dynamic_parameters:
             bound[name] = frame.dynamic(value)
 
@@ -370,7 +370,7 @@ def call_function(
     while caller is not None:
         if caller.code == source.code:
             evaluation.outlined_code.add(source.code)
-            raise RestartRound
+            raise TypesGrew
         caller, depth = caller.caller, depth + 1
     if depth > MOST_INLINED:
         frame.refuse(f"calls of functions are nested more than {MOST_INLINED} levels deep")

@@ -36,8 +36,8 @@ from stretto.batching.frontend.values import (
     constant,
     is_static,
     python_of,
-    scalar_type,
 )
+from stretto.batching.instances.types import scalar_type
 from stretto.ir.core import Literal
 from stretto.ir.types import DataType, ListType, Scalar, union
 

@@ -19,7 +19,7 @@ from stretto.batching.frontend.functions import (
     known_int,
     natively,
 )
-from stretto.batching.frontend.guards import ABSENT, note_class
+from stretto.batching.frontend.guards import note_class
 from stretto.batching.frontend.items import set_item, subscript
 from stretto.batching.frontend.joins import branch, each_type, either, has_type, stop_where
 from stretto.batching.frontend.loops import dynamic_loop, nothing
@@ -51,6 +51,7 @@ from stretto.batching.frontend.walks import (
     members,
     plan_of,
 )
+from stretto.batching.instances.types import ABSENT
 from stretto.ir.core import Operand
 from stretto.ir.types import (
     DictType,

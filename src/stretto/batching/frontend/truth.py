@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from stretto.batching.frontend.attributes import attribute
 from stretto.batching.frontend.dispatch import apply
 from stretto.batching.frontend.frame import Frame
-from stretto.batching.frontend.guards import ABSENT, in_class
 from stretto.batching.frontend.joins import chosen, each_type
 from stretto.batching.frontend.purity import call_static
 from stretto.batching.frontend.tensor_results import elements
@@ -23,8 +22,8 @@ from stretto.batching.frontend.values import (
     TupleValue,
     Value,
     constant,
-    scalar_type,
 )
+from stretto.batching.instances.types import ABSENT, in_class, scalar_type
 from stretto.ir.core import Literal, Operand, Variable
 from stretto.ir.data import ReadOp
 from stretto.ir.types import (

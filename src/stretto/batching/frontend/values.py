@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from stretto.batching.instance_program import Composition
+from stretto.batching.instances.types import scalar_type
 from stretto.errors import CaptureError
 from stretto.ir.core import Literal, Operand
 from stretto.ir.types import DataType, DType, Scalar
@@ -163,23 +164,9 @@ ZERO = Static(0)
 ONE = Static(1)
 
 
-_SCALARS: dict[type, Scalar] = {
-    type(None): Scalar.NONE,
-    bool: Scalar.BOOL,
-    int: Scalar.INT,
-    float: Scalar.FLOAT,
-    str: Scalar.STR,
-}
-
-
-def scalar_type(value: object) -> Scalar | None:
-    """Return the type of a scalar Python object; None for any other object."""
-    return _SCALARS.get(type(value))
-
-
 def is_scalar(value: Value) -> bool:
     """Return True for a static scalar."""
-    return isinstance(value, Static) and type(value.value) in _SCALARS
+    return isinstance(value, Static) and scalar_type(value.value) is not None
 
 
 def literal(value: object) -> Dynamic:

@@ -17,10 +17,13 @@ from typing import Any
 
 import torch
 
-from stretto.batching.frontend.evaluation import Evaluation
-from stretto.batching.frontend.frame import tensor_type
-from stretto.batching.frontend.guards import ABSENT, in_class
-from stretto.batching.frontend.values import scalar_type
+from stretto.batching.instances.types import (
+    ABSENT,
+    InstanceTypes,
+    in_class,
+    scalar_type,
+    tensor_type,
+)
 from stretto.errors import CaptureError
 from stretto.ir.types import (
     NEVER,
@@ -48,17 +51,17 @@ _PLAIN = (list, tuple, dict, str, int, float)
 
 
 class Observer:
-    """Adds the types of instances to an evaluation."""
+    """Adds the types of instances to those that are known."""
 
-    def __init__(self, evaluation: Evaluation) -> None:
-        self._evaluation = evaluation
+    def __init__(self, known: InstanceTypes) -> None:
+        self._types = known
         self._seen: dict[tuple[int, Hashable], Any] = {}
         """Objects by identity and place, kept alive so that identities stay unique."""
         self._pending: list[tuple[Any, Hashable, int, str]] = []
 
     def observe(self, column: Sequence[Any], place: Hashable, title: str) -> DataType:
         """Return the type of a parameter, from its values in several instances."""
-        cell = self._evaluation.cell(("parameter", place))
+        cell = self._types.cell(("parameter", place))
         for number, value in enumerate(column):
             self._pending.append((value, place, cell, f"{title}[{number}]"))
         try:
@@ -66,7 +69,7 @@ class Observer:
         finally:
             self._pending.clear()
             self._seen.clear()
-        return self._evaluation.cells[self._evaluation.merged_cell(cell)]
+        return self._types.cells[self._types.merged_cell(cell)]
 
     def _drain(self) -> None:
         while self._pending:
@@ -80,19 +83,19 @@ class Observer:
             except CaptureError as error:
                 self._leave(place, error)
                 continue
-            cell = self._evaluation.merged_cell(cell)
-            grown = self._joined(self._evaluation.cells[cell], type_)
-            self._evaluation.cells[cell] = grown
-            self._evaluation.merge_cells(grown)
+            cell = self._types.merged_cell(cell)
+            grown = self._joined(self._types.cells[cell], type_)
+            self._types.cells[cell] = grown
+            self._types.merge_cells(grown)
 
     def _leave(self, place: Hashable, error: CaptureError) -> None:
         """Record the field that holds a value that is no data: it is an error only if the program
         reads the field. Raise the error if the value is not in a field."""
         match place:
             case ("field", int() as number, str() as name):
-                cell = self._evaluation.field_cell(RecordType(number), name)
+                cell = self._types.field_cell(RecordType(number), name)
                 assert cell is not None
-                self._evaluation.unreadable_fields.setdefault(cell, error)
+                self._types.unreadable_fields.setdefault(cell, error)
             case ((_, *_) as around, *_):
                 self._leave(around, error)
             case _:
@@ -140,7 +143,7 @@ class Observer:
         inner = (place, "items")
         if _depth(place) >= _DEEPEST:
             inner = place
-        cell = self._evaluation.cell(inner)
+        cell = self._types.cell(inner)
         for number, item in enumerate(value):
             self._pending.append((item, inner, cell, f"{path}[{number}]"))
         return ListType(cell, is_tuple)
@@ -163,7 +166,7 @@ class Observer:
 
     def _dict(self, value: dict[Any, Any], place: Hashable, path: str) -> DataType:
         if value and all(type(key) is str for key in value):
-            number = self._evaluation.class_number(dict, "dict", tuple(value))
+            number = self._types.class_number(dict, "dict", tuple(value))
             return self._fields(number, value, path, lambda name: f"{path}[{name!r}]")
         kinds = {scalar_type(key) for key in value} or {Scalar.INT}
         kind = kinds.pop() if len(kinds) == 1 else None
@@ -173,8 +176,8 @@ class Observer:
                 remedy="use strings or ints as keys",
             )
         inner = (place, "values")
-        cell = self._evaluation.cell(inner)
-        self._evaluation.has_keys(cell, kind)
+        cell = self._types.cell(inner)
+        self._types.has_keys(cell, kind)
         for key, item in value.items():
             self._pending.append((item, inner, cell, f"{path}[{key!r}]"))
         return DictType(kind, cell)
@@ -193,24 +196,24 @@ class Observer:
                 "dicts, dataclasses and objects with attributes",
             )
         kind = "namedtuple" if isinstance(value, tuple) else "object"
-        new = self._evaluation.classes.find(python) is None
-        number = self._evaluation.class_number(python, kind, tuple(values))
+        new = self._types.classes.find(python) is None
+        number = self._types.class_number(python, kind, tuple(values))
         if new:
             self._annotations(number, python)
-        for name in self._evaluation.classes.infos[number].fields:
+        for name in self._types.classes.infos[number].fields:
             if name not in values and hasattr(value, name):  # a class attribute, stored by others
                 values[name] = getattr(value, name)
         return self._fields(number, values, path, lambda name: f"{path}.{name}")
 
     def _known(self, python: type) -> tuple[str, ...]:
         """Return the fields of other objects of a class."""
-        number = self._evaluation.classes.find(python)
-        return () if number is None else self._evaluation.classes.infos[number].fields
+        number = self._types.classes.find(python)
+        return () if number is None else self._types.classes.infos[number].fields
 
     def _fields(self, number: int, values: dict[str, Any], path: str, shown: Any) -> DataType:
         type_ = RecordType(number)
         for name, item in values.items():
-            cell = self._evaluation.field_cell(type_, name)
+            cell = self._types.field_cell(type_, name)
             assert cell is not None
             self._pending.append((item, ("field", number, name), cell, shown(name)))
         return type_
@@ -225,12 +228,12 @@ class Observer:
             return
         type_ = RecordType(number)
         for name, hint in hints.items():
-            cell = self._evaluation.field_cell(type_, name)
+            cell = self._types.field_cell(type_, name)
             if cell is None:
                 continue
-            known = self._evaluation.cells[cell]
+            known = self._types.cells[cell]
             said = self._annotated(hint, ("field", number, name))
-            self._evaluation.cells[cell] = union((known, said))
+            self._types.cells[cell] = union((known, said))
 
     def _annotated(self, hint: Any, place: Hashable) -> DataType:
         """Return the types that an annotation allows, and add them to the cells of its lists and
@@ -246,19 +249,19 @@ class Observer:
             }[hint]  # fmt: skip
         if origin is list:
             inner = (place, "items")
-            cell = self._evaluation.cell(inner)
+            cell = self._types.cell(inner)
             (item,) = typing.get_args(hint) or (Any,)
-            said = union((self._evaluation.cells[cell], self._annotated(item, inner)))
-            self._evaluation.cells[cell] = said
+            said = union((self._types.cells[cell], self._annotated(item, inner)))
+            self._types.cells[cell] = said
             return ListType(cell)
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             return self._class(hint)
         return NEVER
 
     def _class(self, python: type) -> DataType:
-        new = self._evaluation.classes.find(python) is None
+        new = self._types.classes.find(python) is None
         names = tuple(item.name for item in dataclasses.fields(python))
-        number = self._evaluation.class_number(python, "object", names)
+        number = self._types.class_number(python, "object", names)
         if new:
             self._annotations(number, python)
         return RecordType(number)
