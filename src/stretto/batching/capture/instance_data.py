@@ -452,10 +452,16 @@ class InstanceData:
 
     def kind_in_data(self, value: Any) -> LeafKind | None:
         """Return the kind of a value that is joined with data; None if it cannot be data."""
-        is_own = tracer().heap.is_own(value) and not isinstance(value, types.FunctionType | type)
-        if is_own or value is None or isinstance(value, str | tuple | Ref | Either):
-            return leaf(self.type_at(value, "joined"))
-        return None
+        return leaf(self.type_at(value, "joined")) if self.can_be_data(value) else None
+
+    def can_be_data(self, value: Any) -> bool:
+        """True for a value that can be stored in data."""
+        if isinstance(value, tuple | Either):
+            parts = value if isinstance(value, tuple) else value.stretto_options
+            return isinstance(value, DataUnion) or all(map(self.can_be_data, parts))
+        if value is None or isinstance(value, str | Ref) or kind_of(value) is not None:
+            return True
+        return tracer().heap.is_own(value) and not isinstance(value, types.FunctionType | type)
 
     def leaf_kind(self, type: DataType) -> LeafKind:
         """Return the kind of leaf that data of a type are."""

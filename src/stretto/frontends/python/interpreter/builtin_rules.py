@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from stretto.frontends.python.interpreter import native_code
+from stretto.frontends.python.interpreter import data_dicts, native_code
 from stretto.frontends.python.interpreter.frames import (
     BoundMethod,
     SuperOf,
@@ -52,6 +52,7 @@ class BuiltinRules:
         each = self.each
         return {
             **IteratorRules(interpreter).of_functions(),
+            **data_dicts.of_functions(containers),
             **ProtocolRules(interpreter).of_functions(),
             **interpreter.definitions.of_classes(),
             vars: self.get_variables,

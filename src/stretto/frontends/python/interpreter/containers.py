@@ -144,6 +144,19 @@ class Containers(ContainerContents):
             else operator.index(bound if known is None else known)
         )
 
+    def unpacked(self, holder: Ref, count: int, star: int | None = None) -> list[Any]:
+        """Return the items of a list of an instance for `count` targets, the one at `star` with a
+        star."""
+        run, is_open = self.interpreter.run_own, star is not None
+        items = self.heap.new(list, self.interpreter.iteration.collect(holder))
+        run(data_methods.check_count, items, count - is_open, is_open)
+        if star is None:
+            return [self.getitem(items, place) for place in range(count)]
+        rest = count - star - 1
+        middle = self.getitem(items, slice(star, -rest if rest else None))
+        first = [self.getitem(items, place) for place in range(star)]
+        return [*first, middle, *(self.getitem(items, place - rest) for place in range(rest))]
+
     def _entry(self, holder: Ref, items: dict[Any, Any], index: Any) -> Any:
         if not issubclass(holder.kind, dict):
             raise TypeError(f"'{holder.kind.__name__}' object is not subscriptable")

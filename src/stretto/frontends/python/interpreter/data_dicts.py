@@ -142,20 +142,15 @@ def delete(self: Containers, holder: Ref, key: Any) -> None:
     holder.table[ITEMS].remove(key)
 
 
-def _in_any_order(self: Containers, holder: Ref) -> Ref:
-    return self.heap.new(list, holder.table[ITEMS].keys())
-
-
 _PRIMITIVES: dict[str, Rule] = {
     "__len__": lambda self, holder: holder.table[ITEMS].length(),
     "__contains__": lambda self, holder, key: holder.table[ITEMS].has(key),
     "__getitem__": item,
     "__setitem__": lambda self, holder, key, value: holder.table[ITEMS].store(key, value),
     "__delitem__": delete,
-    "keys": _in_any_order,
+    "keys": lambda self, holder: self.heap.new(list, holder.table[ITEMS].keys()),
     "clear": lambda self, holder: holder.table[ITEMS].clear(),
     "add": lambda self, holder, key: holder.table[ITEMS].store(key, None),
-    "stretto_empty": lambda self, holder: self.new_like(holder, {}),
 }
 
 
@@ -165,11 +160,35 @@ def _init_default(self: Containers, holder: Ref, *args: Any, **kwargs: Any) -> N
 
 
 def in_any_order(self: Containers, value: Any) -> Any:
-    """Return a set of an instance as a list, for what does not depend on the order of its items;
-    other values as they are."""
+    """Return the keys of a dict or a set of an instance as a list, for what does not depend on
+    their order; other values as they are."""
     if isinstance(value, Ref) and isinstance(value.table[ITEMS], DataDict):
-        return _in_any_order(self, value) if issubclass(value.kind, set) else value
+        return self.heap.new(list, value.table[ITEMS].keys())
     return value
+
+
+def members(items: Any) -> Any:
+    """Return what `in_any_order` returns. The interpreter has a rule for this function."""
+    raise AssertionError(items)
+
+
+def drop(container: Any, key: Any) -> None:
+    """Remove a key. The interpreter has a rule for this function."""
+    raise AssertionError(container, key)
+
+
+def empty_like(container: Any) -> Any:
+    """Return an empty dict or set of the class of one. The interpreter has a rule for this."""
+    raise AssertionError(container)
+
+
+def of_functions(self: Containers) -> dict[Any, Rule]:
+    """Return the rules of these functions."""
+    return {
+        members: lambda items: in_any_order(self, items),
+        drop: lambda container, key: delete(self, container, key),
+        empty_like: lambda container: self.new_like(container, {}),
+    }
 
 
 # -- functions that are run: all containers -------------------------------------------------------
@@ -184,11 +203,11 @@ def _init(self, *args, **kwargs):
 
 
 def _iter(self):
-    return iter(self.keys())
+    return iter(members(self))
 
 
 def _copy(self):
-    made = self.stretto_empty()
+    made = empty_like(self)
     made.update(self)
     return made
 
@@ -197,11 +216,11 @@ def _copy(self):
 
 
 def _values(self):
-    return [self[key] for key in self.keys()]
+    return [self[key] for key in members(self)]
 
 
 def _items(self):
-    return [(key, self[key]) for key in self.keys()]
+    return [(key, self[key]) for key in members(self)]
 
 
 def _get(self, key, default=None):
@@ -223,7 +242,7 @@ def _pop(self, key, *default):
 
 
 def _popitem(self, last=True):
-    keys = self.keys()
+    keys = members(self)
     if len(keys) == 0:
         raise KeyError("popitem(): dictionary is empty")
     key = keys[-1] if last else keys[0]
@@ -240,7 +259,7 @@ def _update_here(self, other):
 def _update(self, *others, **kwargs):
     for other in others:
         if isinstance(other, dict):
-            for key in other.keys():
+            for key in members(other):
                 self[key] = other[key]
         else:
             for key, value in other:
@@ -254,7 +273,7 @@ def _equal_dicts(self, other):
         return NotImplemented
     if len(self) != len(other):
         return False
-    for key in self.keys():
+    for key in members(self):
         if key not in other or self[key] != other[key]:
             return False
     return True
@@ -278,20 +297,16 @@ def _joint(self, other):
 
 def _discard(self, key):
     if key in self:
-        self.__delitem__(key)
+        drop(self, key)
 
 
 def _remove(self, key):
-    self.__delitem__(key)
-
-
-def _members(other):
-    return other.keys() if isinstance(other, (dict, set)) else other
+    drop(self, key)
 
 
 def _update_set(self, *others):
     for other in others:
-        for key in list(_members(other)):
+        for key in list(members(other)):
             self.add(key)
 
 
@@ -302,16 +317,16 @@ def _union(self, *others):
 
 
 def _intersection(self, *others):
-    made = self.stretto_empty()
-    for key in self.keys():
+    made = empty_like(self)
+    for key in members(self):
         if all([key in other for other in others]):
             made.add(key)
     return made
 
 
 def _difference(self, *others):
-    made = self.stretto_empty()
-    for key in self.keys():
+    made = empty_like(self)
+    for key in members(self):
         if not any([key in other for other in others]):
             made.add(key)
     return made
@@ -319,28 +334,28 @@ def _difference(self, *others):
 
 def _symmetric_difference(self, other):
     made = self.difference(other)
-    for key in _members(other):
+    for key in members(other):
         if key not in self:
             made.add(key)
     return made
 
 
 def _is_subset(self, other):
-    for key in self.keys():
+    for key in members(self):
         if key not in other:
             return False
     return True
 
 
 def _is_superset(self, other):
-    for key in _members(other):
+    for key in members(other):
         if key not in self:
             return False
     return True
 
 
 def _is_disjoint(self, other):
-    for key in _members(other):
+    for key in members(other):
         if key in self:
             return False
     return True

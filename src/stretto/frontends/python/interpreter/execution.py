@@ -218,7 +218,6 @@ class PythonInterpreter:
         else:
             self.heap.set(frame.vars, name, value)
 
-
     def run_own(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Interpret a function of this package."""
         return self.recursion.run(function, args, kwargs)

@@ -16,6 +16,7 @@ from stretto.frontends.python.interpreter.heap import (
     ITEMS,
     MISSING,
     RESULT,
+    DataRef,
     IteratorRef,
     Ref,
 )
@@ -197,8 +198,8 @@ class IteratorRules:
             def is_number(x: Any) -> Any:
                 return isinstance(x, int) or x is None
 
-            given = [arg if is_number(arg) else self._list_of_data(arg) for arg in args]
-            if any(isinstance(x, Ref) for x in given):
+            args = tuple(arg if is_number(arg) else self._taken(arg) for arg in args)
+            if any(isinstance(x, DataRef) for x in args):
                 function = _OF_DATA.get((make, *(x for x in args[1:] if isinstance(x, int))))
                 if function is None:
                     fail(f"{make.__name__} of a list of an instance", "write it as loops")
@@ -234,9 +235,9 @@ class IteratorRules:
         interpreter = self.interpreter
         if isinstance(start, str | bytes | bytearray):
             return sum((), start)  # fails
-        of_data = self._list_of_data(items)
-        if of_data is not None:
-            return interpreter.run_own(data_methods.total, of_data, start)
+        items = self._taken(items)
+        if isinstance(items, DataRef):
+            return interpreter.run_own(data_methods.total, items, start)
         rest = None if isinstance(items, IteratorRef) else self.iteration.rest(items)
         if rest is not None and not isinstance(rest.source.length, int):
             return interpreter.calls.native(sum, (rest.source, start), {})
@@ -267,9 +268,9 @@ class IteratorRules:
                 if not all(map(is_plain, args)):
                     return self._best(function, args, **kwargs)
                 return of(*args)
-            of_data = self._list_of_data(first)
-            if of_data is not None:
-                return self._extreme_of_data(function, of_data, **kwargs)
+            first = self._taken(first)
+            if isinstance(first, DataRef):
+                return self._extreme_of_data(function, first, **kwargs)
             rest = None if isinstance(first, IteratorRef) else self.iteration.rest(first)
             if rest is not None and not isinstance(rest.source.length, int):
                 return of(rest.source)
@@ -285,13 +286,13 @@ class IteratorRules:
 
         return rule
 
-    def _list_of_data(self, items: Any) -> Ref | None:
-        """Return an iterable as a list of an instance; None if its items are known."""
-        if tracer().data is None:
-            return None
-        items = in_any_order(self.interpreter.containers, items)
-        found = self.iteration.collect(items)
-        return self.interpreter.heap.new(list, found) if isinstance(found, DataList) else None
+    def _taken(self, items: Any) -> Any:
+        """While a function for one instance is captured, return the items of an iterable: a tuple
+        if they are known, else a list of the instance."""
+        if tracer().data is None or isinstance(items, Either):
+            return items
+        found = self.iteration.collect(in_any_order(self.interpreter.containers, items))
+        return self.interpreter.heap.new(list, found) if isinstance(found, DataList) else found
 
     def _extreme_of_data(
         self, function: Any, items: Ref, key: Any = None, default: Any = MISSING
@@ -332,9 +333,9 @@ class IteratorRules:
 
     def reduce(self, function: Any, items: Any, *start: Any) -> Any:
         interpreter = self.interpreter
-        of_data = None if start else self._list_of_data(items)
-        if of_data is not None:
-            return interpreter.run_own(data_methods.reduced, function, of_data)
+        items = items if start else self._taken(items)
+        if isinstance(items, DataRef):
+            return interpreter.run_own(data_methods.reduced, function, items)
         table = interpreter.heap.new_table()
         source = self.iteration.iterator(items)
         if not start:

@@ -73,6 +73,17 @@ def check_some(items: Any, message: str) -> None:
         raise ValueError(message)
 
 
+def check_count(items: Any, count: int, is_open: bool) -> None:
+    """Raise what Python raises where a list is unpacked. is_open: a target takes all the rest."""
+    length = len(items)
+    if is_open and length < count:
+        raise ValueError(f"not enough values to unpack (expected at least {count}, got {length})")
+    if not is_open and length < count:
+        raise ValueError(f"not enough values to unpack (expected {count}, got {length})")
+    if not is_open and length > count:
+        raise ValueError(f"too many values to unpack (expected {count})")
+
+
 def sort(items: Any, key: Any, reverse: Any, are_floats: Any) -> None:
     """Sort a list in place: stably, and short lists with the comparisons that Python makes."""
     marks = [key(item) for item in items] if key is not None else list(items)
