@@ -12,6 +12,7 @@ import torch
 
 from stretto.frontends.python.interpreter import native_code
 from stretto.frontends.python.interpreter.data_dicts import DataDict
+from stretto.frontends.python.interpreter.frames import HostFunction
 from stretto.frontends.python.interpreter.heap import (
     ATOMS,
     ITEMS,
@@ -21,7 +22,7 @@ from stretto.frontends.python.interpreter.heap import (
     Ref,
 )
 from stretto.frontends.python.interpreter.host import apply
-from stretto.frontends.python.lists import operations
+from stretto.frontends.python.lists import data_methods, operations
 from stretto.frontends.python.lists.data_lists import DataList
 from stretto.frontends.python.tracing.signals import Poison
 from stretto.frontends.python.tracing.tensor import (
