@@ -112,9 +112,9 @@ def capture_instance(
                     raise unknown.abort.error from None
                 is_final = not evaluation.changed
             except (Replan, TypesGrew):
-                continue
+                is_final = False
             except KeepApart:
-                keeps_apart = True
+                keeps_apart, is_final = True, False
             except (Abort, NeedsUnroll, NeedsPeel, NoAlternative) as signal:
                 raise signal.abort.error from signal
     raise CaptureError(

@@ -19,6 +19,7 @@ from stretto.batching.instances.types import InstanceTypes
 from stretto.frontends.python.interpreter.data_dicts import DataDict, FixedItems
 from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, DataRef, HeapObject, Ref
 from stretto.frontends.python.lists.data_lists import DataList
+from stretto.frontends.python.tracing.locations import is_user_file
 from stretto.frontends.python.tracing.signals import (
     Replan,
     UnknownResult,
@@ -74,6 +75,7 @@ def type_in_program(type: DataType) -> Any:
     return TensorType(NUMBERS[type]) if type in NUMBERS else type
 
 
+_POSITION = ("lineno", "col_offset", "end_lineno", "end_col_offset")
 _KINDS = (list, dict, set, deque, defaultdict, OrderedDict, Counter)
 """Classes whose objects can be data of an instance."""
 
@@ -249,22 +251,26 @@ class InstanceData:
         return DataRef(kind, table, content.stored)
 
     def place(self) -> Hashable:
-        """Return the place in the source that the function is at."""
-        frame = self.interpreter.frames[-1]
-        node: Any = frame.node
-        names = ("lineno", "col_offset", "end_lineno", "end_col_offset")
-        return (frame.code, *(getattr(node, name, None) for name in names))
+        """Return the place in the source that the function is at: in code of libraries, together
+        with the places of the calls that lead there."""
+        found = list[Hashable]()
+        for frame in reversed(self.interpreter.frames):
+            found.append((frame.code, *(getattr(frame.node, name, None) for name in _POSITION)))
+            if is_user_file(frame.code.co_filename):
+                break
+        return tuple(found)
 
     def is_data_here(self, kind: Any, items: Any = None) -> bool:
         """True for a container that is data from the start, as it is made at a known place."""
         return isinstance(items, DataList) or (
-            kind in _KINDS and self.place() in tracer().hints.data_containers
+            kind in _KINDS and (self.place(), kind) in tracer().hints.data_containers
         )
 
-    def note_site(self, table: Any, like: Any = None) -> None:
+    def note_site(self, table: Any, kind: Any, like: Any = None) -> None:
         """Record where a container is made. like: the table of one that it represents."""
         self.kept.append(table)
-        self.sites[id(table)] = self.place() if like is None else self.sites.get(id(like))
+        site = (self.place(), kind) if like is None else self.sites.get(id(like))
+        self.sites[id(table)] = site
 
     def become_data(self, *tables: Any) -> NoReturn:
         """Start again, with containers that are data from the start."""
@@ -309,12 +315,16 @@ class InstanceData:
     # -- keys of dicts --------------------------------------------------------------------------
 
     def check_key(self, key: Any, holder: Any) -> None:
-        """Let a container be data whose key only the run knows."""
+        """Let a container be data whose key only the run knows. holder: the container, or the class
+        of one that is made here."""
+        if holder is None:
+            return
         if isinstance(key, TracedTensor | DataObject | Either) or is_text(key):
-            place = self.place() if holder is None else self.sites.get(id(holder.table))
             known = tracer().hints.data_containers
-            if place is not None and place not in known:
-                known.add(place)
+            is_kind = isinstance(holder, type)
+            found = (self.place(), holder) if is_kind else self.sites.get(id(holder.table))
+            if found is not None and found not in known:
+                known.add(found)
                 raise Replan
 
     def key_of(self, type: DictType, key: Any) -> Any:

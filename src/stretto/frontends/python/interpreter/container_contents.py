@@ -122,13 +122,13 @@ class ContainerContents:
             holder, operations.copied(items) if isinstance(items, TracedList) else items
         )
 
-    def key(self, key: Any) -> Any:
-        """Return the key of an entry, which the capture has to know."""
+    def key(self, key: Any, holder: Ref | None = None) -> Any:
+        """Return the key of an entry of a dict or set, which the capture has to know."""
         found = self.asked_key(key)
         if isinstance(found, HeapKey):
             return found
         if tracer().data is not None:
-            tracer().data.check_key(found, self.active)
+            tracer().data.check_key(found, holder or self.active)
         if type(found) is tuple:
             items = tuple(map(self.key, found))
             return found if all(map(operator.is_, items, found)) else items
@@ -211,7 +211,7 @@ class ContainerContents:
         """Set an entry of a dict, or add an item to a set."""
         if not issubclass(holder.kind, dict | set):
             raise TypeError(f"'{holder.kind.__name__}' object does not support item assignment")
-        key = self.key(index)
+        key = self.key(index, holder)
         items = self.items(holder)
         if isinstance(items, FixedItems) and key in items:
             items.store(key, value)
@@ -229,7 +229,7 @@ class ContainerContents:
     def remove_entry(self, holder: Ref, index: Any, shown: Any = MISSING) -> Any:
         """Remove an entry of a dict or an item of a set, and return the value. Raises KeyError.
         shown: what the error names in place of the key."""
-        key, regions = self.key(index), self.interpreter.regions
+        key, regions = self.key(index, holder), self.interpreter.regions
         items = self.items(holder)
         found = self.unchanged(holder, lambda: items.get(key, MISSING))
         bound = regions.is_bound(found)

@@ -456,7 +456,7 @@ class PythonHeap:
         if isinstance(value, HeapObject):
             made = holder_of(value.kind, self.new_table(), self.count)
             if tracer().data is not None:
-                tracer().data.note_site(made.table, like=value.table)
+                tracer().data.note_site(made.table, value.kind, like=value.table)
             return made
         return self.new_object(type(value))
 
@@ -466,7 +466,7 @@ class PythonHeap:
             return data.new_container(kind, items)
         table = self.new_table()
         if data is not None:
-            data.note_site(table)
+            data.note_site(table, kind)
         table[ITEMS] = items
         return Ref(kind, table, self.count)
 

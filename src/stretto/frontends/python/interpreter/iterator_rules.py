@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import heapq
 import itertools
 import operator
 from collections.abc import Callable
@@ -354,6 +355,11 @@ class IteratorRules:
         self.iteration.through_all(source, step)
         return table[RESULT]
 
+    def largest(self, count: Any, items: Any, key: Any = None) -> Any:
+        containers = self.interpreter.containers
+        found = containers.sorted(items, key=key, reverse=True)
+        return containers.getitem(found, slice(0, self.interpreter.calls.call(max, (count, 0), {})))
+
     def of_functions(self) -> dict[Any, Rule]:
         """Return the rules by function."""
         return {
@@ -361,7 +367,7 @@ class IteratorRules:
             zip: self.zip, map: self.map, filter: self.with_function(filter),
             reversed: self.reversed, tuple: self.tuple, any: self.any, all: self.all,
             sum: self.sum, min: self.extreme(min), max: self.extreme(max),
-            functools.reduce: self.reduce,
+            functools.reduce: self.reduce, heapq.nlargest: self.largest,
             itertools.count: self.count, itertools.repeat: self.repeat,
             itertools.cycle: self.cycle, itertools.chain: self.chain,
             itertools.chain.from_iterable: self.chain_from,

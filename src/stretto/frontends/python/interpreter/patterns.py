@@ -99,7 +99,7 @@ class Patterns:
     def bind(self, frame: PythonFrame) -> None:
         """Bind the names of the pattern that has matched."""
         for name, value in frame.captured.items():
-            self.interpreter.store_name(frame, name, value)
+            self.interpreter.store_name(frame, name, self.interpreter.regions.present(value))
 
     def _of_sequence(self, frame: PythonFrame, patterns: Any, subject: Any) -> Any:
         kind = self.interpreter.attributes.type_of(subject)

@@ -476,7 +476,7 @@ class Statements:
     def match_rest(
         self, frame: PythonFrame, node: ast.Match, subject: Any
     ) -> Generator[Any, Any, Any]:
-        holder = f"<subject {id(node)}>"
+        holder = f"<subject {id(node.cases[0])}>"
         self.interpreter.store_name(frame, holder, subject)
         node.subject = ast.Name(holder, ast.Load())
         return (yield from self.statement_match(frame, node))
