@@ -195,6 +195,9 @@ def _structure(
         return leaf(data.value_at(value, data.type_at(value, "the result")))
     if isinstance(value, tuple):
         return made(tuple, dict(enumerate(value)))
+    if isinstance(value, Ref) and value.kind not in (list, tuple, dict):
+        name = value.kind.__name__.lower()
+        fail(f"a {name} is returned", "return list(x), dict(x) or sorted(x)")
     if isinstance(value, Ref):
         items = value.table[ITEMS]
         if isinstance(items, dict):

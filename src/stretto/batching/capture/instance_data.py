@@ -399,6 +399,20 @@ class InstanceData:
         self.evaluation.grow(type.cell, kind)
         return self.value_at(item, kind)
 
+    def concatenated(self, first: Any, second: Any) -> DataList:
+        """Return the content of the sum of two tuples."""
+        known = next(x for x in (first, second) if isinstance(x, DataList))
+        type: Any = known.stored.type
+        values = list[Value]()
+        for part in (first, second):
+            if isinstance(part, DataList):
+                self.merge(type, part.stored.type)
+                values.append(part.value)
+            else:
+                held = tuple(self.stored_in(type, item) for item in part)
+                values.append(self.emit("list", held, type, True))
+        return DataList(self.emit("concat", tuple(values), type, True))
+
     def note_resized(self, type: ListType) -> None:
         """Record that a list gets another number of items, while it may be gone through."""
         resized = tracer().hints.resized
@@ -426,6 +440,9 @@ class InstanceData:
     def type_at(self, value: Any, place: Any) -> DataType:
         """Return the type of a value as data. place: identifies what holds it."""
         kind = kind_of(value)
+        if isinstance(value, DataRef) and not value.is_leaf:
+            name = value.kind.__name__.lower()
+            fail(f"a {name} is stored in data of an instance", "store list(x) or dict(x)")
         match value:
             case DataObject() | DataUnion():
                 held: Any = value.stored.type
@@ -455,6 +472,39 @@ class InstanceData:
                     "store numbers, strings, tensors, and objects of classes of data",
                 )
 
+    def open_type(self, value: Any, place: Any) -> DataType:
+        """Return the type of a value as data, in which tuples have any length and depth."""
+        if isinstance(value, Either) and not isinstance(value, DataUnion):
+            return union(self.open_type(option, place) for option in value.stretto_options)
+        if not isinstance(value, tuple):
+            return self.type_at(value, place)
+        cell = self.evaluation.cell((place, "tuples"))
+        for item in value:
+            self.evaluation.grow(cell, self.open_type(item, place))
+        return ListType(self.evaluation.merged_cell(cell), is_tuple=True)
+
+    def open_kind(self, *values: Any) -> LeafKind | None:
+        """Return the kind of tuples of different lengths; None for other values."""
+        if not all(isinstance(value, tuple) and self.can_be_data(value) for value in values):
+            return None
+        return leaf(union(self.open_type(value, self.place()) for value in values))
+
+    def kind_of_result(self, code: Any, result: Any) -> LeafKind | None:
+        """Return the kind of the results of a recursive function that have no other form; None if
+        that is not known of it."""
+        if code not in tracer().hints.data_results:
+            return None
+        found = self.open_type(result, ("result", code))
+        cell = self.evaluation.cell(("result", code))
+        self.evaluation.grow(cell, found)
+        return leaf(self.evaluation.cells[self.evaluation.merged_cell(cell)])
+
+    def let_result_be_data(self, code: Any) -> None:
+        """Start again, with the results of a function as data."""
+        if code not in tracer().hints.data_results:
+            tracer().hints.data_results.add(code)
+            raise Replan
+
     def data_type(self, kind: LeafKind) -> DataType:
         """Return the type of data that a leaf has."""
         type: Any = kind.type
@@ -466,9 +516,9 @@ class InstanceData:
 
     def can_be_data(self, value: Any) -> bool:
         """True for a value that can be stored in data."""
-        if isinstance(value, tuple | Either):
+        if isinstance(value, tuple | Either) and not isinstance(value, DataUnion):
             parts = value if isinstance(value, tuple) else value.stretto_options
-            return isinstance(value, DataUnion) or all(map(self.can_be_data, parts))
+            return all(map(self.can_be_data, parts))
         if value is None or isinstance(value, str | Ref) or kind_of(value) is not None:
             return True
         return tracer().heap.is_own(value) and not isinstance(value, types.FunctionType | type)
@@ -492,11 +542,13 @@ class InstanceData:
                 kind = Scalar.NONE if value is None else Scalar.STR
                 return emit(operation("copy", (Literal(value),)), kind)
             case tuple():
-                kinds = next(
-                    x.items
-                    for x in alternatives(type)
-                    if isinstance(x, TupleType) and len(x.items) == len(value)
-                )
+                found = [x for x in alternatives(type) if isinstance(x, TupleType)]
+                kinds = next((x.items for x in found if len(x.items) == len(value)), None)
+                if kinds is None:
+                    kind = next(x for x in alternatives(type) if isinstance(x, ListType))
+                    inner = self.evaluation.item_type(kind)
+                    held = tuple(self.value_at(item, inner) for item in value)
+                    return self.emit("list", held, kind, True)
                 items = tuple(map(self.value_at, value, kinds))
                 return emit(operation("tuple", items), TupleType(kinds))
             case Either():

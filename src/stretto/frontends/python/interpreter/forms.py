@@ -27,7 +27,7 @@ from stretto.frontends.python.tracing.signals import (
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.arithmetic import is_counter
-from stretto.frontends.python.values.data import DataUnion
+from stretto.frontends.python.values.data import DataObject, DataUnion
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import (
     Carried,
@@ -184,7 +184,7 @@ class FormLearning:
         )
 
     def is_replaceable(self, value: Any) -> bool:
-        if isinstance(value, types.FunctionType | type):
+        if isinstance(value, types.FunctionType | type | DataObject):
             return False
         heap = self.regions.heap
         is_inside = value.origin is None if isinstance(value, HeapObject) else heap.is_own(value)
@@ -261,6 +261,10 @@ class FormLearning:
             return PartsForm(
                 before, {n: self.joint(a, b, f"{name}[{n}]") for n, (a, b) in enumerate(pairs)}
             )
+        if tracer().data is not None:
+            kind = tracer().data.open_kind(before, after)
+            if kind is not None:
+                return Carried(kind, before, after)
         if self.become_one(before, after):
             first, second = self.tables = self.table(before), self.table(after)
             return MadeForm(

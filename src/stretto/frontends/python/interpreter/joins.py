@@ -36,7 +36,7 @@ from stretto.frontends.python.interpreter.heap import (
 from stretto.frontends.python.tracing.signals import Poison, fail
 from stretto.frontends.python.tracing.tensor import ListLength, Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import TracedRegion, tracer
-from stretto.frontends.python.values.data import DataUnion
+from stretto.frontends.python.values.data import DataObject, DataUnion
 from stretto.frontends.python.values.either import NONE, Either
 from stretto.frontends.python.values.leaves import (
     device_of,
@@ -292,7 +292,7 @@ class ArmJoin:
         """True if one object can represent those of both arms after the branch."""
         heap, type_of = self.regions.heap, self.regions.interpreter.attributes.type_of
         for side in (first, second):
-            if isinstance(side, types.FunctionType | type):
+            if isinstance(side, types.FunctionType | type | DataObject):
                 return False
             if isinstance(heap.table_of(side), AttributeTable):
                 return False

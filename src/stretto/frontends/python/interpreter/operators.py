@@ -17,6 +17,7 @@ from stretto.frontends.python.interpreter.heap import (
     ATOMS,
     ITEMS,
     MISSING,
+    DataRef,
     DictView,
     HeapObject,
     Ref,
@@ -205,6 +206,8 @@ class Operators:
         return self._no_operator(name, first, second)
 
     def _concatenated(self, first: Any, second: Any) -> Any:
+        if any(isinstance(x, DataRef) and x.kind is tuple for x in (first, second)):
+            return self._joint_tuple(first, second)
         if not isinstance(first, Ref) or not issubclass(first.kind, list | deque):
             return NotImplemented
         base = list if issubclass(first.kind, list) else deque
@@ -218,6 +221,15 @@ class Operators:
         made = self.interpreter.containers.copied(first)
         self.interpreter.containers.method_call(made, "extend", (second,), {})
         return made
+
+    def _joint_tuple(self, first: Any, second: Any) -> Any:
+        """Return the sum of two tuples, one of which is of an instance."""
+        for value in (first, second):
+            kind = self.interpreter.attributes.type_of(value)
+            if not issubclass(kind, tuple):
+                raise TypeError(f'can only concatenate tuple (not "{kind.__name__}") to tuple')
+        parts = [x.table[ITEMS] if isinstance(x, Ref) else x for x in (first, second)]
+        return self.heap.new(tuple, tracer().data.concatenated(*parts))
 
     def _repeated(self, first: Any, second: Any) -> Any:
         held, count = (first, second) if isinstance(first, Ref) else (second, first)

@@ -340,6 +340,8 @@ class Recursions:
             else:
                 with about_definition(code):
                     if made.has_other_result:
+                        if tracer().data is not None:
+                            tracer().data.let_result_be_data(code)
                         made.fail_result()
                     fail(
                         "the types in a recursive function keep changing",

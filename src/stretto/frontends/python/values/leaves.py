@@ -53,7 +53,7 @@ def kind_of(value: Any) -> LeafKind | None:
     if issubclass(kind, (int, float)) and not issubclass(kind, Enum):
         return LeafKind(TensorType(python_dtype(type(value))), True)
     if issubclass(kind, DataObject | DataUnion):
-        return LeafKind(value.stored.type, False)
+        return LeafKind(value.stored.type, False) if value.is_leaf else None
     return list_kind(value) if issubclass(kind, TracedList) else None
 
 
