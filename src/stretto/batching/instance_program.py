@@ -116,6 +116,11 @@ def leaf_of(made: Any, number: int) -> Any:
     return pytree.tree_leaves(made)[number]
 
 
+def _listed(arguments: tuple[Any, ...]) -> list[Any]:
+    """Return arguments of an operator, with lists in place of tuples."""
+    return [list(x) if type(x) is tuple else x for x in arguments]
+
+
 @dataclass(frozen=True, slots=True)
 class ProgramOperator:
     """An operator of a captured Program, and the checks of its positions: as an operation's
@@ -124,7 +129,7 @@ class ProgramOperator:
     targets: tuple[str, ...]
 
     def __call__(self, *given: tuple[Any, ...], **kwargs: Any) -> Any:
-        *checks, args = given
+        *checks, args = map(_listed, given)
         for target, (positions, *parts) in zip(self.targets, checks, strict=False):
             resolve(target)(torch.as_tensor(positions), *parts)
         return resolve(self.targets[-1])(*args, **kwargs)

@@ -100,6 +100,21 @@ PRIMITIVES: dict[str, str] = {
     "text": "str(x) of a str, int, bool or None",
 }
 """The primitives of `AssignOp`, each with what it does."""
+CHANGES = frozenset(
+    ("set", "put", "append", "pop", "insert", "extend", "reverse", "clear", "store", "remove")
+)
+"""The primitives that change an object."""
+ERRORS: dict[str, tuple[type[Exception], ...]] = {
+    **dict.fromkeys(("at", "put", "pop"), (IndexError,)),
+    **dict.fromkeys(("lookup", "remove"), (KeyError,)),
+    **dict.fromkeys(("index", "math"), (ValueError,)),
+    **dict.fromkeys(("truediv", "floordiv", "mod"), (ZeroDivisionError, OverflowError)),
+    **dict.fromkeys(("pow", "lshift", "rshift"), (ZeroDivisionError, OverflowError, ValueError)),
+    **dict.fromkeys(("add", "sub", "mul", "neg", "abs"), (OverflowError,)),
+    **dict.fromkeys(("to_int", "round"), (OverflowError, ValueError)),
+    "expect": (TypeError,), "ord": (TypeError,), "rows": (RuntimeError,),
+}  # fmt: skip
+"""The classes of the exceptions that primitives may raise."""
 
 
 @dataclass(eq=False, slots=True, match_args=False)

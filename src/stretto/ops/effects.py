@@ -16,6 +16,7 @@ import torch
 from stretto.components import reachable
 from stretto.ir.call_graph import call_graph
 from stretto.ir.core import Function, Op, Program
+from stretto.ir.data import CHANGES, ERRORS, AssignOp
 from stretto.ir.ops import CallOp, CheckOp, ListGetOp, ListPopOp, ListSetOp, TensorOp, WhileOp
 from stretto.ops.properties import is_random, stop_reason
 
@@ -82,8 +83,8 @@ def states_drawn_from(program: Program) -> States:
 
 
 def is_effect(op: Op) -> bool:
-    """True for a check or a draw."""
-    return is_check(op) or is_draw(op)
+    """True for a check, a draw, or an op that changes data."""
+    return is_check(op) or is_draw(op) or (isinstance(op, AssignOp) and op.op in CHANGES)
 
 
 def may_stop(op: Op) -> bool:
@@ -91,6 +92,8 @@ def may_stop(op: Op) -> bool:
     range, or its operands may have wrong values or sizes."""
     if isinstance(op, TensorOp):
         return is_effect(op) or stop_reason(op) is not None
+    if isinstance(op, AssignOp):
+        return op.op in CHANGES or op.op in ERRORS
     return is_effect(op) or isinstance(op, ListGetOp | ListSetOp | ListPopOp)
 
 

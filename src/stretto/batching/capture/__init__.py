@@ -87,15 +87,15 @@ def capture_instance(
     parameters: its positional arguments. keywords: keyword arguments that are data; `static` has
     the others. evaluation: classes and the types in cells; both grow. Raises CaptureError.
     """
-    hints, keeps_apart = Hints(), False
+    hints, keeps_apart, is_final = Hints(), False, False
     with capturing(), intercepted_output(), unbounded():
         for _ in range(_TRIES):
             evaluation.changed = False
             state = Tracer(options)
             state.hints, state.keeps_apart = hints, keeps_apart
-            state.data = InstanceData(evaluation)
             state.heap = PythonHeap(Outside())
             interpreter = PythonInterpreter(state.heap)
+            state.data = data = InstanceData(evaluation, interpreter, is_final)
             try:
                 with (
                     state.sizes.inferring(),
@@ -104,14 +104,19 @@ def capture_instance(
                     interpreting(interpreter),
                 ):
                     found = _captured(state, interpreter, fn, parameters, keywords, static or {})
-                if not evaluation.changed:
+                if not evaluation.changed and not data.lacks_types:
                     return found
+                is_final = not evaluation.changed
+            except UnknownResult as unknown:
+                if is_final and not evaluation.changed:
+                    raise unknown.abort.error from None
+                is_final = not evaluation.changed
             except (Replan, TypesGrew):
-                continue
+                is_final = False
             except KeepApart:
-                keeps_apart = True
-            except (Abort, NeedsUnroll, NeedsPeel, UnknownResult, NoAlternative) as signal:
-                raise signal.abort.error from None
+                keeps_apart, is_final = True, False
+            except (Abort, NeedsUnroll, NeedsPeel, NoAlternative) as signal:
+                raise signal.abort.error from signal
     raise CaptureError(
         "the types of this function's values keep growing",
         remedy="annotate its data, or keep values of fewer types in one place",
@@ -129,6 +134,8 @@ def _captured(
     context, heap, data = FunctionContext("main"), interpreter.heap, state.data
     with state.region(context) as region:
         every = (*parameters, *keywords)
+        now = data.evaluation.with_merged_cells
+        every = [(name, now(type)) for name, type in every]
         values = [state.param(type_in_program(type), name) for name, type in every]
         given = [data.wrap(value, type) for value, (_, type) in zip(values, every, strict=True)]
         named = {name: heap.adopt(value) for name, value in static.items()}

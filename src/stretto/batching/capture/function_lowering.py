@@ -342,7 +342,8 @@ class FunctionLowering:
         parts: list[Any] = [failure.message]
         if detail is not None and place:
             parts = [before, self.number(detail), after]
-        error: Any = failure.raised or eager_class(failure.error)
+        raised: Any = failure.raised
+        error: Any = type(raised) if raised is not None else eager_class(failure.error)
         message = tuple(part for part in parts if part != "")
         self.branch_on(flag, [], [RaiseOp(error, message, location=self.location)])
 

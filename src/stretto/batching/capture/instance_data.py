@@ -9,29 +9,36 @@ attribute or a list of data gets them.
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn
 
 from stretto.batching.instances.types import InstanceTypes
-from stretto.frontends.python.interpreter.heap import ITEMS, HeapObject, Ref
-from stretto.frontends.python.lists.operations import element_kind
+from stretto.frontends.python.interpreter.data_dicts import DataDict, FixedItems
+from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, DataRef, HeapObject, Ref
+from stretto.frontends.python.lists.data_lists import DataList
+from stretto.frontends.python.tracing.locations import is_user_file
 from stretto.frontends.python.tracing.signals import (
-    Abort,
     Replan,
+    UnknownResult,
+    abort,
     fail,
 )
-from stretto.frontends.python.tracing.tensor import Hooks, Storage
+from stretto.frontends.python.tracing.tensor import Hooks, Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.data import DataObject, DataTable, DataUnion, is_here
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import kind_of, materialize, wrap
 from stretto.frontends.python.values.scalars import LeafKind
-from stretto.frontends.python.values.state import TracedList
+from stretto.frontends.python.values.texts import is_text
 from stretto.ir.core import Literal, Op, Value
 from stretto.ir.data import AssignOp, ReadOp
 from stretto.ir.types import (
+    NEVER,
     DataType,
+    DictType,
     DType,
     ListType,
     RecordType,
@@ -63,14 +70,14 @@ def leaf(type: Any, *, number: bool = False) -> LeafKind:
     return LeafKind(type, number)
 
 
-def list_of(item: Any, *, number: bool = False) -> LeafKind:
-    """Return the kind of a list of the Program with such items."""
-    return LeafKind(TensorListType(item), number)
-
-
 def type_in_program(type: DataType) -> Any:
     """Return the type of a value in a Program: a number is a tensor without dims."""
     return TensorType(NUMBERS[type]) if type in NUMBERS else type
+
+
+_POSITION = ("lineno", "col_offset", "end_lineno", "end_col_offset")
+_KINDS = (list, dict, set, deque, defaultdict, OrderedDict, Counter)
+"""Classes whose objects can be data of an instance."""
 
 
 def _no_attribute(name: str, *new: Any) -> NoReturn:
@@ -85,6 +92,9 @@ class InstanceData:
     """
 
     evaluation: InstanceTypes
+    interpreter: Any
+    is_final: bool = False
+    """True if types do not grow any more: a place where a value has no type raises an error."""
     numbers: set[Value] = field(default_factory=set[Value])
     """Values that are Python numbers, not tensors."""
     casts: set[Value] = field(default_factory=set[Value])
@@ -97,6 +107,10 @@ class InstanceData:
     """Attributes that have been read, of those that are never set, with the value read."""
     kept_as_it_is: set[Storage] = field(default_factory=set[Storage])
     """Memory of tensors that may be an instance's: nothing is written to it."""
+    sites: dict[int, Hashable] = field(default_factory=dict[int, Hashable])
+    """The places that make containers, by the ids of their tables."""
+    lacks_types: bool = False
+    """True if a place was left out, as there are no values of a type yet."""
     kept: list[Any] = field(default_factory=list[Any])
     """Objects that are kept alive, as they are known by their ids."""
 
@@ -132,14 +146,18 @@ class InstanceData:
                 return state.number(value)
             case TensorType():
                 return wrap(value, LeafKind(type, False))
+            case RecordType() if self.evaluation.info(type).kind == "dict":
+                return self.fixed_dict(value, type)
             case RecordType():
                 return self.record(value, type)
+            case DictType():
+                return self.container(dict, DataDict(value))
             case TupleType(items):
                 return tuple(
                     self.made("item", (value,), item, number) for number, item in enumerate(items)
                 )
             case ListType():
-                return self.list(value, type)
+                return self.container(tuple if type.is_tuple else list, DataList(value))
             case UnionType(items):
                 return self.one_of(value, sorted(items, key=str))
             case _:
@@ -155,16 +173,20 @@ class InstanceData:
         def split() -> tuple[Any, Any, Value]:
             held = tracer().use(value)
             flags = [self.made("has_type", (held,), Scalar.BOOL, (type,)) for type in types]
-            options = [self.option(held, type) for type in types]
+            options = list(map(partial(self.option, held), types, flags))
             self.kept += [*flags, *options]
             return flags, options, flags[0].memory.state.base
 
         return DataUnion(value, split)
 
-    def option(self, value: Value, type: DataType) -> Any:
-        """Return a value of several types as the one of one type."""
+    def option(self, value: Value, type: DataType, flag: Any) -> Any:
+        """Return a value of several types as the one of one type. flag: whether it is of that."""
         if type is Scalar.NONE:
             return None
+        if isinstance(type, TupleType):  # only such a value has these items
+            branch = self.interpreter.regions.branch
+            found = branch(flag, lambda: self.made("cast", (value,), type, type), lambda: MISSING)
+            return next(x for x in found.stretto_options if x is not MISSING)
         found = self.made("cast", (value,), type, type)
         if isinstance(found, DataObject):
             self.casts.add(found.stored)
@@ -209,11 +231,195 @@ class InstanceData:
         value = emit(operation("record", (), (number, ())), RecordType(number))
         return self.record(value, RecordType(number))
 
-    def list(self, value: Value, type: ListType) -> Ref:
-        item = self.evaluation.item_type(type)
-        kind = list_of(type_in_program(item), number=item in NUMBERS)
-        items = emit(operation("copy", (value,)), kind.type)
-        return tracer().heap.list_of(wrap(items, kind))
+    # -- containers -----------------------------------------------------------------------------
+
+    def container(self, kind: Any, content: DataList | DataDict) -> DataRef:
+        """Return a container of an instance with a content."""
+        known: dict[Any, Any] = {ITEMS: content}
+
+        def store(key: Any, items: Any) -> None:
+            if key in ("default_factory", "maxlen"):
+                known[key] = items
+            elif key is not ITEMS:
+                fail(f"the attribute '{key}' of a {kind.__name__} is set", "use an object")
+            elif isinstance(content, DataList):
+                content.fill(items)
+            elif items is not content:
+                fail(f"all items of a {kind.__name__} of an instance are replaced", "use a loop")
+
+        table = DataTable(lambda: tuple(known), known.__getitem__, store)
+        return DataRef(kind, table, content.stored)
+
+    def place(self) -> Hashable:
+        """Return the place in the source that the function is at: in code of libraries, together
+        with the places of the calls that lead there."""
+        found = list[Hashable]()
+        for frame in reversed(self.interpreter.frames):
+            found.append((frame.code, *(getattr(frame.node, name, None) for name in _POSITION)))
+            if is_user_file(frame.code.co_filename):
+                break
+        return tuple(found)
+
+    def is_data_here(self, kind: Any, items: Any = None) -> bool:
+        """True for a container that is data from the start, as it is made at a known place."""
+        return isinstance(items, DataList) or (
+            kind in _KINDS and (self.place(), kind) in tracer().hints.data_containers
+        )
+
+    def note_site(self, table: Any, kind: Any, like: Any = None) -> None:
+        """Record where a container is made. like: the table of one that it represents."""
+        self.kept.append(table)
+        site = (self.place(), kind) if like is None else self.sites.get(id(like))
+        self.sites[id(table)] = site
+
+    def become_data(self, *tables: Any) -> NoReturn:
+        """Start again, with containers that are data from the start."""
+        known, found = tracer().hints.data_containers, {self.sites.get(id(t)) for t in tables}
+        if found <= {None, *known}:
+            fail("a container of this kind is joined with data of an instance", "use a list")
+        known |= found - {None}
+        raise Replan
+
+    def let_be_data(self, *values: Any) -> None:
+        """Start again with the objects in some values, which have no other form, as data. Does
+        nothing if there are none."""
+        hints, heap = tracer().hints, tracer().heap
+        before = len(hints.data_classes) + len(hints.data_containers)
+        pending, seen = [*values], set[int]()
+        while pending:
+            value = pending.pop()
+            if id(value) in seen or isinstance(value, DataObject | types.FunctionType | type):
+                continue
+            seen.add(id(value))
+            if isinstance(value, Ref):
+                hints.data_containers |= {self.sites.get(id(value.table))} - {None}
+            elif heap.is_own(value):
+                hints.data_classes.add(type(value))
+            if isinstance(value, HeapObject | Either | tuple | dict) or heap.is_own(value):
+                pending += heap.referents(value)
+        if len(hints.data_classes) + len(hints.data_containers) > before:
+            raise Replan
+
+    def new_container(self, kind: Any, items: Any) -> DataRef:
+        """Return a new container. items: a tuple, or the content of a new list."""
+        if isinstance(items, DataList):
+            return self.container(kind, items)
+        if not isinstance(items, dict):
+            return self.container(kind, self.new_content(items))
+        type = self.evaluation.dict_type(self.evaluation.cell((self.place(), "entries")))
+        content = DataDict(self.emit("dict", (), type))
+        for key, item in items.items():
+            content.store(key, item)
+        return self.container(kind, content)
+
+    # -- keys of dicts --------------------------------------------------------------------------
+
+    def check_key(self, key: Any, holder: Any) -> None:
+        """Let a container be data whose key only the run knows. holder: the container, or the class
+        of one that is made here."""
+        if holder is None:
+            return
+        if isinstance(key, TracedTensor | DataObject | Either) or is_text(key):
+            known = tracer().hints.data_containers
+            is_kind = isinstance(holder, type)
+            found = (self.place(), holder) if is_kind else self.sites.get(id(holder.table))
+            if found is not None and found not in known:
+                known.add(found)
+                raise Replan
+
+    def key_of(self, type: DictType, key: Any) -> Any:
+        """Return a key to look up as a value of the Program; None if no key equals it."""
+        kind = self.type_at(key, "keys")
+        known = self.evaluation.keys.get(self.evaluation.merged_cell(type.cell))
+        if isinstance(kind, UnionType) or kind is Scalar.FLOAT:
+            fail("a key of a dict is of one of several types", "use keys of one type")
+        if kind is Scalar.BOOL and known is Scalar.INT:
+            return self.value_at(self.interpreter.calls.call(int, (key,), {}), Scalar.INT)
+        return self.value_at(key, kind) if kind is known else None
+
+    def new_key(self, type: DictType, key: Any) -> Any:
+        """Return a key to store as a value of the Program."""
+        kind = self.type_at(key, "keys")
+        if kind not in (Scalar.INT, Scalar.STR):
+            fail("a key of a dict of an instance is neither an int nor a str", "use ints or strs")
+        self.evaluation.has_keys(type.cell, kind)
+        return self.value_at(key, kind)
+
+    def value_type(self, type: DictType, error: Exception) -> DataType:
+        return self.known_type(self.evaluation.cells[self.evaluation.merged_cell(type.cell)], error)
+
+    def keys(self, value: Value) -> DataList:
+        """Return the keys of a dict as the content of a list."""
+        dict_type: Any = value.type
+        type = ListType(self.evaluation.cell(("keys", dict_type.cell)))
+        kind = self.evaluation.keys.get(self.evaluation.merged_cell(dict_type.cell))
+        if kind is not None:
+            self.evaluation.grow(type.cell, kind)
+        return DataList(self.emit("keys", (value,), type))
+
+    def fixed_dict(self, value: Value, type: RecordType) -> DataRef:
+        """Return a dict whose keys are the same in all instances."""
+        held = self.record(value, type)
+
+        def store(key: Any, items: Any) -> None:
+            if key is not ITEMS:
+                fail(f"the attribute '{key}' of a dict is set", "use an object")
+            if items.keys() != made.keys():
+                fail("a dict of an instance gets or loses a key", "use dict(x), or another dict")
+            for name, item in items.items():
+                made.store(name, item)
+
+        made = FixedItems(self.evaluation.info(type).fields, held.table)
+        return DataRef(dict, DataTable(lambda: (ITEMS,), lambda _: made, store), value)
+
+    def new_content(self, items: Any) -> DataList:
+        """Return the content of a new list with some items."""
+        type = ListType(self.evaluation.cell((self.place(), "items")))
+        held = tuple(self.stored_in(type, item) for item in items)
+        return DataList(self.emit("list", held, type, False))
+
+    def item_type(self, type: ListType) -> DataType:
+        """Return the type of the items of a list."""
+        found = self.evaluation.item_type(type)
+        return self.known_type(found, IndexError("list index out of range"))
+
+    def known_type(self, type: DataType, error: Exception) -> DataType:
+        """Return a type. If there are no values of it, this place is not reached yet, or raises the
+        error in all runs."""
+        if type != NEVER:
+            return type
+        if self.is_final:
+            raise error
+        self.lacks_types = True
+        raise UnknownResult(self, abort(str(error), "check that there are values"))
+
+    def stored_in(self, type: ListType, item: Any) -> Value:
+        """Return an item that a list of a type gets."""
+        kind = self.type_at(item, ("items", type.cell))
+        self.evaluation.grow(type.cell, kind)
+        return self.value_at(item, kind)
+
+    def note_resized(self, type: ListType) -> None:
+        """Record that a list gets another number of items, while it may be gone through."""
+        resized = tracer().hints.resized
+        if type.cell not in resized:
+            resized.add(type.cell)
+            self.evaluation.changed = True
+
+    def is_resized(self, type: ListType) -> bool:
+        merged = self.evaluation.merged_cell
+        return merged(type.cell) in map(merged, tracer().hints.resized)
+
+    def merge(self, *types: DataType) -> None:
+        """Let types be those of one value."""
+        self.evaluation.settle(union(types))
+
+    def emit(self, op: str, args: tuple[Any, ...], type: Any, detail: Any = None) -> Value:
+        return emit(operation(op, args, detail), type)
+
+    def change(self, op: str, *args: Any) -> None:
+        """Emit an op that has no result."""
+        tracer().emit(operation(op, args), ())
 
     # -- values of the program as data ------------------------------------------------------------
 
@@ -235,10 +441,10 @@ class InstanceData:
                 return TupleType(tuple(self.type_at(x, (place, "item", n)) for n, x in items))
             case Either():
                 return union(self.type_at(option, place) for option in value.stretto_options)
-            case Ref() if value.kind is list:
-                return self.type_of_list(value.table[ITEMS], place)
+            case Ref():
+                self.become_data(value.table)
             case HeapObject():
-                fail("a container is stored in the data of an instance", "use a list")
+                fail("an iterator is stored in the data of an instance", "use a list")
             case _ if tracer().heap.is_own(value):
                 tracer().hints.data_classes.add(type(value))
                 raise Replan
@@ -249,46 +455,32 @@ class InstanceData:
                     "store numbers, strings, tensors, and objects of classes of data",
                 )
 
-    def type_of_list(self, items: Any, place: Any) -> ListType:
-        cell = self.evaluation.cell((place, "items"))
-        if isinstance(items, TracedList):
-            found = [self.data_type(element_kind(items))]
-        else:
-            found = [self.type_at(item, (place, "items")) for item in items]
-        for kind in found:
-            self.evaluation.grow(cell, kind)
-        return ListType(cell)
-
     def data_type(self, kind: LeafKind) -> DataType:
         """Return the type of data that a leaf has."""
         type: Any = kind.type
         return OF_NUMBERS[type.dtype] if kind.number else type
 
+    def kind_in_data(self, value: Any) -> LeafKind | None:
+        """Return the kind of a value that is joined with data; None if it cannot be data."""
+        return leaf(self.type_at(value, "joined")) if self.can_be_data(value) else None
+
+    def can_be_data(self, value: Any) -> bool:
+        """True for a value that can be stored in data."""
+        if isinstance(value, tuple | Either):
+            parts = value if isinstance(value, tuple) else value.stretto_options
+            return isinstance(value, DataUnion) or all(map(self.can_be_data, parts))
+        if value is None or isinstance(value, str | Ref) or kind_of(value) is not None:
+            return True
+        return tracer().heap.is_own(value) and not isinstance(value, types.FunctionType | type)
+
+    def leaf_kind(self, type: DataType) -> LeafKind:
+        """Return the kind of leaf that data of a type are."""
+        return leaf(type_in_program(type), number=type in NUMBERS)
+
     def unified(self, first: LeafKind, second: LeafKind) -> LeafKind:
-        return leaf(union((self.data_type(first), self.data_type(second))))
-
-    def unified_lists(self, first: LeafKind, second: LeafKind) -> LeafKind | None:
-        """Return the kind of list that can hold the items of both; None if one is no list."""
-        kinds = list[LeafKind]()
-        for kind in (first, second):
-            if isinstance(kind.type, TensorListType):
-                kinds.append(leaf(kind.type.element, number=kind.number))
-        return list_of(union(map(self.data_type, kinds))) if len(kinds) == 2 else None
-
-    def kind_of_items(self, items: Sequence[Any]) -> LeafKind | None:
-        """Return the kind of the items of a list that holds data; None if some are no data."""
-        try:
-            found = union(self.type_at(item, "items of lists") for item in items)
-        except Abort:
-            return None
+        found = union((self.data_type(first), self.data_type(second)))
+        self.evaluation.settle(found)
         return leaf(found)
-
-    def kind_with(self, items: LeafKind, item: Any) -> LeafKind:
-        """Return the kind of the items of a list to which an item is added."""
-        known, place = kind_of(item), "items of lists"
-        if known == items:
-            return items
-        return leaf(union((self.data_type(items), self.type_at(item, place))))
 
     def value_at(self, value: Any, type: DataType) -> Value:
         """Return a value of the interpreter as one of the Program, of a type that `type_at` has
@@ -315,13 +507,6 @@ class InstanceData:
                     return self.one_of(made, [])
 
                 return Hooks.use(value, option).value
-            case Ref():
-                kind = next(x for x in alternatives(type) if isinstance(x, ListType))
-                item = self.evaluation.item_type(kind)
-                items = value.table[ITEMS]
-                element = list_of(type_in_program(item), number=item in NUMBERS)
-                held = materialize(list(items) if isinstance(items, tuple) else items, element)
-                return emit(operation("copy", (held,)), kind)
             case _:
                 kind = kind_of(value)
                 assert kind is not None

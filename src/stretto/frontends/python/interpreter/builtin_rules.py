@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from stretto.frontends.python.interpreter import native_code
+from stretto.frontends.python.interpreter import data_dicts, native_code
 from stretto.frontends.python.interpreter.frames import (
     BoundMethod,
     SuperOf,
@@ -52,6 +52,7 @@ class BuiltinRules:
         each = self.each
         return {
             **IteratorRules(interpreter).of_functions(),
+            **data_dicts.of_functions(containers),
             **ProtocolRules(interpreter).of_functions(),
             **interpreter.definitions.of_classes(),
             vars: self.get_variables,
@@ -142,21 +143,26 @@ class BuiltinRules:
         return (None,) * 3 if error is None else (type(error), error, error.__traceback__)
 
     def from_keys(self, keys: Any, value: Any = None) -> Ref:
-        found = self.interpreter.iteration.known(keys)
-        return self.heap.new(
-            dict, dict.fromkeys(map(self.interpreter.containers.key, found), value)
+        made, containers = self.heap.new_container(dict), self.interpreter.containers
+        keys = data_dicts.in_any_order(containers, keys)
+        self.interpreter.iteration.through_all(
+            keys, lambda key: containers.set_item(made, key, value)
         )
+        return made
 
     def count_elements(self, counts: Any, items: Any) -> None:
         """The part of `Counter` that Python implements in C."""
-        for item in self.interpreter.iteration.known(items):
-            known = self.interpreter.containers.key(item)
-            found = self.interpreter.calls.call(
-                self.interpreter.attributes.getattr(counts, "get"), (known, 0), {}
-            )
-            self.interpreter.containers.setitem(
-                counts, known, self.interpreter.operators.binary("add", found, 1)
-            )
+        interpreter = self.interpreter
+
+        def add(item: Any) -> None:
+            get = interpreter.attributes.getattr(counts, "get")
+            found = interpreter.calls.call(get, (item, 0), {})
+            more = interpreter.operators.binary("add", found, 1)
+            interpreter.containers.setitem(counts, item, more)
+
+        interpreter.iteration.through_all(
+            data_dicts.in_any_order(interpreter.containers, items), add
+        )
 
     def identity(self, value: Any) -> Any:
         is_late = isinstance(value, Either) or texts.is_text(value) or is_late_number(value)

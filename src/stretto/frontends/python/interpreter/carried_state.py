@@ -373,6 +373,7 @@ class CarriedState:
         self.unbound = {}
         for place, change in self.regions.heap.changes(mark).items():
             new, known = self.readable(change.new), self.changes.get(place)
+            self.learning.tables = (change.table,)
             if known is None:
                 if not self.is_live(change):
                     self.unbound[place] = change

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stretto.frontends.python.interpreter.data_dicts import DataDict, FixedItems
 from stretto.frontends.python.interpreter.heap import (
     ATOMS,
     ITEMS,
@@ -22,9 +23,10 @@ from stretto.frontends.python.interpreter.heap import (
     HeapKey,
     Ref,
 )
-from stretto.frontends.python.lists import operations
+from stretto.frontends.python.lists import data_methods, operations
 from stretto.frontends.python.tracing.signals import Abort, Poison, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values import texts
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.scalars import concrete, is_number, known_value, to_number
@@ -40,6 +42,8 @@ class ContainerContents:
     def __init__(self, interpreter: PythonInterpreter) -> None:
         self.interpreter = interpreter
         self.heap = interpreter.heap
+        self.active: Ref | None = None
+        """The container of which a method runs."""
 
     def items(self, holder: Ref) -> Any:
         """Return the content: a tuple, a dict, or a list of the Program."""
@@ -72,9 +76,13 @@ class ContainerContents:
 
     def with_content(self, holder: Ref, operation: Callable[[], Any]) -> Any:
         """Run an operation on a container; as a branch if its content is one of several."""
-        items = self.items(holder)
+        items, before = self.items(holder), self.active
         if not isinstance(items, Either):
-            return operation()
+            self.active = holder
+            try:
+                return operation()
+            finally:
+                self.active = before
 
         def with_option(option: Any) -> Any:
             self.put(holder, option)
@@ -85,6 +93,10 @@ class ContainerContents:
     def entries(self, holder: Ref) -> dict[Any, Any]:
         """Return the content of a dict or set where all entries are needed."""
         items = self.items(holder)
+        if isinstance(items, DataDict):
+            if self.active is not None and self.active is not holder:
+                tracer().data.become_data(self.active.table)
+            fail("all entries of a dict of an instance are needed", "use a loop over its items")
         if any(self.interpreter.regions.is_bound(item) is not True for item in items.values()):
             fail(
                 "all entries of a dict are needed, and one was added or removed in only one arm of "
@@ -110,11 +122,13 @@ class ContainerContents:
             holder, operations.copied(items) if isinstance(items, TracedList) else items
         )
 
-    def key(self, key: Any) -> Any:
-        """Return the key of an entry, which the capture has to know."""
+    def key(self, key: Any, holder: Ref | None = None) -> Any:
+        """Return the key of an entry of a dict or set, which the capture has to know."""
         found = self.asked_key(key)
         if isinstance(found, HeapKey):
             return found
+        if tracer().data is not None:
+            tracer().data.check_key(found, holder or self.active)
         if type(found) is tuple:
             items = tuple(map(self.key, found))
             return found if all(map(operator.is_, items, found)) else items
@@ -197,8 +211,11 @@ class ContainerContents:
         """Set an entry of a dict, or add an item to a set."""
         if not issubclass(holder.kind, dict | set):
             raise TypeError(f"'{holder.kind.__name__}' object does not support item assignment")
-        key = self.key(index)
+        key = self.key(index, holder)
         items = self.items(holder)
+        if isinstance(items, FixedItems) and key in items:
+            items.store(key, value)
+            return
         held = self.unchanged(holder, lambda: items.get(key, MISSING))
         bound = self.interpreter.regions.is_bound(held)
         if key in items and bound is not True and next(reversed(items)) is not key:
@@ -212,7 +229,7 @@ class ContainerContents:
     def remove_entry(self, holder: Ref, index: Any, shown: Any = MISSING) -> Any:
         """Remove an entry of a dict or an item of a set, and return the value. Raises KeyError.
         shown: what the error names in place of the key."""
-        key, regions = self.key(index), self.interpreter.regions
+        key, regions = self.key(index, holder), self.interpreter.regions
         items = self.items(holder)
         found = self.unchanged(holder, lambda: items.get(key, MISSING))
         bound = regions.is_bound(found)
@@ -234,8 +251,17 @@ class ContainerContents:
         items = self.changed_items(holder)
         if isinstance(items, TracedList):
             operations.push(items, item)
+            self.drop_beyond(holder)
         else:
             self.put_bounded(holder, (*items, item))
+
+    def drop_beyond(self, holder: Ref, *, left: bool = False) -> None:
+        """Drop an item of a deque of an instance that has no place any more, at the other end than
+        that where one was added."""
+        most = holder.table.get(MAXLEN) if issubclass(holder.kind, deque) else None
+        if most is not None:
+            drop = data_methods.drop_last if left else data_methods.drop_first
+            self.interpreter.run_own(drop, holder, most)
 
     def put_bounded(self, holder: Ref, items: tuple[Any, ...], *, left: bool = False) -> None:
         """Store the items of a list, or of a deque, which drops those that it has no place for.
@@ -248,6 +274,8 @@ class ContainerContents:
     def count(self, holder: Ref) -> Any:
         """Return the number of items of a container."""
         items = self.items(holder)
+        if isinstance(items, DataDict):
+            return items.length()
         if isinstance(items, TracedList):
             return operations.traced_length(items)
         if isinstance(items, dict):

@@ -104,7 +104,18 @@ def _sequence(base: type) -> dict[str, Rule]:
     }  # fmt: skip
 
 
+_CHANGES = (
+    "__setitem__",
+    "__delitem__",
+    "append",
+    "extend",
+    "insert",
+    "remove",
+    "reverse",
+    "clear",
+)
 METHODS: dict[type, dict[str, Rule]] = {
+    tuple: {name: rule for name, rule in _sequence(tuple).items() if name not in _CHANGES},
     list: {**_sequence(list), "__init__": init_list, "pop": pop, "sort": sort},
     deque: {
         **_sequence(deque), "__init__": init_deque, "pop": pop_of_deque, "popleft": pop_left,

@@ -14,22 +14,27 @@ from torch import nn
 
 from stretto.frontends.python.calls import ordering
 from stretto.frontends.python.calls.builtins import length_of
+from stretto.frontends.python.interpreter import data_dicts
 from stretto.frontends.python.interpreter.container_contents import ContainerContents, base_of
-from stretto.frontends.python.interpreter.container_methods import IN_PLACE, method_of
+from stretto.frontends.python.interpreter.container_methods import IN_PLACE, Rule, method_of
+from stretto.frontends.python.interpreter.data_dicts import DataDict
 from stretto.frontends.python.interpreter.heap import (
+    ITEMS,
     MISSING,
     DictView,
     IteratorRef,
     Ref,
 )
 from stretto.frontends.python.interpreter.host import apply, call_rule
-from stretto.frontends.python.lists import indexing, operations, sources
+from stretto.frontends.python.lists import data_methods, indexing, operations, sources
+from stretto.frontends.python.lists.data_lists import DataList
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.values import texts
 from stretto.frontends.python.values.either import Either, first_either, replaced
 from stretto.frontends.python.values.scalars import known_value
 from stretto.frontends.python.values.state import TracedList
+from stretto.ir.types import Scalar
 
 
 class Containers(ContainerContents):
@@ -85,6 +90,8 @@ class Containers(ContainerContents):
     def item(self, holder: Ref, index: Any) -> Any:
         """Return an item of a container, as its class in C gives it."""
         items = self.items(holder)
+        if isinstance(items, DataDict):
+            return data_dicts.item(self, holder, index)
         if isinstance(items, dict):
             return self._entry(holder, items, index)
         if isinstance(index, Either):
@@ -115,6 +122,8 @@ class Containers(ContainerContents):
         ]
         if isinstance(items, TracedList):
             made = operations.get_item(items, slice(*parts))
+            if isinstance(made, DataList):
+                return self.heap.new(holder.kind, made)
         elif all(x is None or isinstance(x, int) for x in parts):
             made = items[slice(*parts)]
         else:
@@ -135,6 +144,19 @@ class Containers(ContainerContents):
             else operator.index(bound if known is None else known)
         )
 
+    def unpacked(self, holder: Ref, count: int, star: int | None = None) -> list[Any]:
+        """Return the items of a list of an instance for `count` targets, the one at `star` with a
+        star."""
+        run, is_open = self.interpreter.run_own, star is not None
+        items = self.heap.new(list, self.interpreter.iteration.collect(holder))
+        run(data_methods.check_count, items, count - is_open, is_open)
+        if star is None:
+            return [self.getitem(items, place) for place in range(count)]
+        rest = count - star - 1
+        middle = self.getitem(items, slice(star, -rest if rest else None))
+        first = [self.getitem(items, place) for place in range(star)]
+        return [*first, middle, *(self.getitem(items, place - rest) for place in range(rest))]
+
     def _entry(self, holder: Ref, items: dict[Any, Any], index: Any) -> Any:
         if not issubclass(holder.kind, dict):
             raise TypeError(f"'{holder.kind.__name__}' object is not subscriptable")
@@ -152,13 +174,13 @@ class Containers(ContainerContents):
             return found
 
         def missing() -> Any:
-            return self._missing(holder, index)
+            return self.missing_entry(holder, index)
 
         if bound is False:
             return missing()
         return regions.branch(bound, lambda: regions.present(found), missing)
 
-    def _missing(self, holder: Ref, key: Any) -> Any:
+    def missing_entry(self, holder: Ref, key: Any) -> Any:
         missing = self.interpreter.operators.special(holder, "__missing__", key)
         if missing is not NotImplemented:
             return missing
@@ -218,6 +240,8 @@ class Containers(ContainerContents):
                 return self.set_item(holder, replaced(index, found, x), value)
 
             self.interpreter.regions.each_option(found, on_option)
+        elif isinstance(items, DataDict):
+            items.store(index, value)
         elif isinstance(items, dict):
             self.set_entry(holder, index, value)
         elif isinstance(items, TracedList):
@@ -270,6 +294,8 @@ class Containers(ContainerContents):
                 return self.delete_item(holder, replaced(index, found, x))
 
             self.interpreter.regions.each_option(found, on_option)
+        elif isinstance(items, DataDict):
+            items.remove(index)
         elif isinstance(items, TracedList):
             operations.delete_item(items, index)
         elif isinstance(items, dict):
@@ -294,6 +320,12 @@ class Containers(ContainerContents):
                 raise IndexError(f"{what} out of range")
             self.put(holder, items[:at] + items[at + 1 :] if at != -1 else items[:-1])
 
+    def rule_of(self, holder: Ref, name: str) -> Rule | None:
+        """Return the rule for a method of a container; None if there is none."""
+        if isinstance(holder.table.get(ITEMS), DataDict):
+            return data_dicts.rule_of(holder, name)
+        return method_of(holder.kind, name)
+
     # -- methods and operators ------------------------------------------------------------------
 
     def method_call(self, holder: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -303,7 +335,7 @@ class Containers(ContainerContents):
         if isinstance(holder, DictView):
             holder = self._of_view(holder, name)
         if isinstance(holder, Ref):
-            rule = method_of(holder.kind, name)
+            rule = self.rule_of(holder, name)
             if rule is not None:
                 return self.with_content(
                     holder, lambda: call_rule(rule, self, holder, *args, **kwargs)
@@ -328,7 +360,7 @@ class Containers(ContainerContents):
         holder = self.as_set(holder)
         if not isinstance(holder, Ref):
             return NotImplemented
-        rule = method_of(holder.kind, f"__{method}__")
+        rule = self.rule_of(holder, f"__{method}__")
         if rule is None:
             return NotImplemented
         return self.with_content(holder, lambda: rule(self, holder, other))
@@ -343,6 +375,8 @@ class Containers(ContainerContents):
             made = self.interpreter.operators.binary(name, holder, value)
             self.put(holder, self.items(made))
             return holder
+        if isinstance(holder.table.get(ITEMS), DataDict):
+            rule = data_dicts.rule_of(holder, f"__i{name}__")
         if rule is None:
             return NotImplemented
         found = self.with_content(holder, lambda: rule(self, holder, value))
@@ -383,7 +417,7 @@ class Containers(ContainerContents):
             first = self._set_of(first)
         first, second = self.as_set(first), self.as_set(second)
         for held, method, other in ((first, name, second), (second, f"r{name}", first)):
-            rule = method_of(held.kind, f"__{method}__") if isinstance(held, Ref) else None
+            rule = self.rule_of(held, f"__{method}__") if isinstance(held, Ref) else None
             if rule is not None:
 
                 def run(rule: Any = rule, held: Any = held, other: Any = other) -> Any:
@@ -454,7 +488,7 @@ class Containers(ContainerContents):
         return made
 
     def sorted(self, items: Any, *, key: Any = None, reverse: Any = False) -> Any:
-        content = self.interpreter.iteration.collect(items)
+        content = self.interpreter.iteration.collect(data_dicts.in_any_order(self, items))
         return self.interpreter.regions.of_each(
             content, lambda found: self._sorted(found, key, reverse)
         )
@@ -464,6 +498,11 @@ class Containers(ContainerContents):
         if kind in (list, dict, tuple, str, float, type(None)):  # some versions of Python refuse it
             apply(sorted, [], reverse=self.heap.real(reverse))
         interpreter = self.interpreter
+        if isinstance(found, DataList):
+            made = self.heap.new(list, operations.copied(found))
+            are_floats = key is not None or found.item_type is not Scalar.INT
+            interpreter.run_own(data_methods.sort, made, key, reverse, are_floats)
+            return made
         if isinstance(found, TracedList):
             given = None if key is None else interpreter.calls.as_host_function(key)
             made = ordering.in_order(found, key=given, reverse=reverse)

@@ -218,6 +218,10 @@ class PythonInterpreter:
         else:
             self.heap.set(frame.vars, name, value)
 
+    def run_own(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """Interpret a function of this package."""
+        return self.recursion.run(function, args, kwargs)
+
     def values_in_use(self) -> Iterator[Any]:
         """Yield the values that the program can still reach."""
         heap = self.heap

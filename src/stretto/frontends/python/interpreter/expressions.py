@@ -23,6 +23,7 @@ from stretto.frontends.python.interpreter.syntax import (
 from stretto.frontends.python.tracing.signals import (
     fail,
 )
+from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values import texts
 from stretto.frontends.python.values.scalars import number_kind
 
@@ -200,6 +201,7 @@ class ExpressionValues:
         return tuple(self.items(frame, node.elts))
 
     def eval_list(self, frame: PythonFrame, node: ast.List) -> Any:
+        frame.node = node
         made = self.heap.list(())
         for item in node.elts:
             if isinstance(item, ast.Starred):
@@ -210,8 +212,16 @@ class ExpressionValues:
         return made
 
     def eval_set(self, frame: PythonFrame, node: ast.Set) -> Any:
-        key = self.interpreter.containers.key
-        return self.heap.new(set, dict.fromkeys(map(key, self.items(frame, node.elts))))
+        frame.node = node
+        items, containers = self.items(frame, node.elts), self.interpreter.containers
+        frame.node = node
+        if tracer().data is not None and tracer().data.is_data_here(set):
+            made = self.heap.new(set, {})
+            containers.method_call(made, "update", (tuple(items),), {})
+            return made
+        for item in items if tracer().data is not None else ():
+            tracer().data.check_key(item, set)
+        return self.heap.new(set, dict.fromkeys(map(containers.key, items)))
 
     def items(self, frame: PythonFrame, nodes: list[ast.expr]) -> list[Any]:
         found: list[Any] = []
@@ -223,13 +233,27 @@ class ExpressionValues:
         return found
 
     def eval_dict(self, frame: PythonFrame, node: ast.Dict) -> Any:
+        frame.node = node
         found: dict[Any, Any] = {}
+        if tracer().data is not None and tracer().data.is_data_here(dict):
+            made, containers = self.heap.new(dict, {}), self.interpreter.containers
+            for key, value in zip(node.keys, node.values, strict=True):
+                if key is None:
+                    containers.method_call(made, "update", (self.value(frame, value),), {})
+                else:
+                    at = self.value(frame, key)
+                    containers.setitem(made, at, self.value(frame, value))
+            return made
         for key, value in zip(node.keys, node.values, strict=True):
             if key is None:
                 found |= self.interpreter.containers.mapping(self.value(frame, value))
             else:
-                at = self.interpreter.containers.key(self.value(frame, key))
+                held, frame.node = self.value(frame, key), node
+                if tracer().data is not None:
+                    tracer().data.check_key(held, dict)
+                at = self.interpreter.containers.key(held)
                 found[at] = self.value(frame, value)
+        frame.node = node
         return self.heap.new(dict, found)
 
     def eval_lambda(self, frame: PythonFrame, node: ast.Lambda) -> Any:
@@ -284,6 +308,7 @@ class ExpressionValues:
         return cell
 
     def eval_list_comp(self, frame: PythonFrame, node: ast.ListComp) -> Any:
+        frame.node = node
         items = self.heap.list(())
         self.comprehension(
             frame,
@@ -293,6 +318,7 @@ class ExpressionValues:
         return items
 
     def eval_set_comp(self, frame: PythonFrame, node: ast.SetComp) -> Any:
+        frame.node = node
         items = self.heap.new(set, {})
 
         def add(inner: PythonFrame) -> None:
@@ -303,6 +329,7 @@ class ExpressionValues:
         return items
 
     def eval_dict_comp(self, frame: PythonFrame, node: ast.DictComp) -> Any:
+        frame.node = node
         items = self.heap.new(dict, {})
 
         def add(inner: PythonFrame) -> None:

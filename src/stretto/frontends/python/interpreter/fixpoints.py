@@ -15,6 +15,7 @@ from stretto.frontends.python.interpreter.forms import (
     SameForm,
     is_list,
     is_tensor,
+    walk,
 )
 from stretto.frontends.python.interpreter.frames import (
     CONTINUE,
@@ -202,6 +203,9 @@ class Loop(CarriedState):
                 self.remember()
                 regions.runs[node] += 1
                 return
+        if tracer().data is not None:
+            every = (one for form in self.forms.values() for one in walk(form))
+            tracer().data.let_be_data(*(x.like for x in every if isinstance(x, MadeForm)))
         fail("a loop's variables keep changing their types", "give them one type before the loop")
 
     # Whenever the body of a loop is traced again, so are the loops inside of it. If these started

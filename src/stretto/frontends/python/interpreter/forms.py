@@ -29,7 +29,13 @@ from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.arithmetic import is_counter
 from stretto.frontends.python.values.data import DataUnion
 from stretto.frontends.python.values.either import Either
-from stretto.frontends.python.values.leaves import Carried, items_kind, kind_of, layout_of
+from stretto.frontends.python.values.leaves import (
+    Carried,
+    items_kind,
+    kind_beside,
+    kind_of,
+    layout_of,
+)
 from stretto.frontends.python.values.scalars import LeafKind, number_kind, unify
 from stretto.frontends.python.values.state import (
     TracedList,
@@ -148,6 +154,8 @@ class FormLearning:
     splits: bool
     loops: frozenset[int] = frozenset()
     where: str = "a traced loop"
+    tables: tuple[dict[Any, Any], ...] = ()
+    """The tables of the containers whose contents are compared."""
 
     def is_made(self, value: Any) -> bool:
         """True for a container or an object that was made in the loop."""
@@ -243,7 +251,8 @@ class FormLearning:
             and (isinstance(before, Either) or 1 not in known_sizes(before, dim))
         ):
             return Carried(rows, before, after)
-        kinds = kind_of(before), kind_of(after)
+        other = kind_beside(after, kind_of(before))
+        kinds = kind_beside(before, other), other
         kind = None if None in kinds else unify(*kinds)  # type: ignore[arg-type]
         if kind is not None:
             return Carried(kind, before, after, layout_of(before, after))
@@ -253,7 +262,7 @@ class FormLearning:
                 before, {n: self.joint(a, b, f"{name}[{n}]") for n, (a, b) in enumerate(pairs)}
             )
         if self.become_one(before, after):
-            first, second = self.table(before), self.table(after)
+            first, second = self.tables = self.table(before), self.table(after)
             return MadeForm(
                 self.regions.interpreter.attributes.type_of(after),
                 {key: self.joint(first[key], second[key], key) for key in second},
@@ -267,6 +276,8 @@ class FormLearning:
         if isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):
             pairs = enumerate(zip(before, after, strict=True))
             return PartsForm((), {n: self.joint(a, b, f"[{n}]") for n, (a, b) in pairs})
+        if tracer().data is not None:
+            tracer().data.become_data(*self.tables)
         sides = [side for side in (before, after) if not is_empty(side)]
         kinds = [list_kind(side) for side in sides]
         kind = kinds[0]
@@ -332,7 +343,7 @@ class FormLearning:
             case SameForm(value=known):
                 return form if equal(known, value) else None
             case Carried(kind=kind):
-                found = None if isinstance(value, torch.SymInt) else kind_of(value)
+                found = None if isinstance(value, torch.SymInt) else kind_beside(value, kind)
                 is_alike = found is not None and unify(kind, found) is not None
                 if not is_alike and rows_of(kind, value, promote=False) is None:
                     return None
@@ -388,6 +399,7 @@ class FormLearning:
                     return self.another(before, after, name)
                 olds = {} if before is UNDEFINED else self.table(before)
                 ends = self.table(after)
+                self.tables = olds, ends
                 new = {
                     k: self.wider(f, olds.get(k, UNDEFINED), ends[k], k) for k, f in table.items()
                 }
@@ -429,7 +441,7 @@ class FormLearning:
         if rows is not None and rows.rows is not None:
             leaf.end = after
             return leaf if rows == leaf.kind else Carried(rows, before, after)
-        found = None if isinstance(after, torch.SymInt) else kind_of(after)
+        found = None if isinstance(after, torch.SymInt) else kind_beside(after, leaf.kind)
         joint = None if found is None else unify(leaf.kind, found)
         if joint is None:
             if before is UNDEFINED:

@@ -49,6 +49,7 @@ __all__ = [
     "ITEMS",
     "MISSING",
     "RESULT",
+    "DataRef",
     "HeapObject",
     "IteratorRef",
     "Place",
@@ -79,6 +80,13 @@ class Ref(HeapObject):
 
     def __repr__(self) -> str:
         return f"<{self.kind.__name__} {self.table.get(ITEMS)!r}>"
+
+
+class DataRef(Ref, DataObject):
+    """A container of an instance: its content is the same at all times, as reading and changing it
+    are ops."""
+
+    __slots__ = ()
 
 
 class IteratorRef(HeapObject):
@@ -446,11 +454,19 @@ class PythonHeap:
     def new_like(self, value: Any) -> Any:
         """Return an object of the same class, whose table is empty."""
         if isinstance(value, HeapObject):
-            return holder_of(value.kind, self.new_table(), self.count)
+            made = holder_of(value.kind, self.new_table(), self.count)
+            if tracer().data is not None:
+                tracer().data.note_site(made.table, value.kind, like=value.table)
+            return made
         return self.new_object(type(value))
 
     def new(self, kind: type, items: Any) -> Ref:
+        data = tracer().data
+        if data is not None and data.is_data_here(kind, items):
+            return data.new_container(kind, items)
         table = self.new_table()
+        if data is not None:
+            data.note_site(table, kind)
         table[ITEMS] = items
         return Ref(kind, table, self.count)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from stretto.frontends.python.interpreter.data_dicts import DataDict
 from stretto.frontends.python.interpreter.frames import (
     BREAK,
     CONTINUE,
@@ -42,7 +43,7 @@ from stretto.frontends.python.interpreter.iterators import (
     SOURCE,
     Iterators,
 )
-from stretto.frontends.python.lists import sources
+from stretto.frontends.python.lists import operations, sources
 from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.tracing.signals import Abort, NeedsUnroll, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
@@ -153,6 +154,10 @@ class Iteration:
     def of_container(self, holder: Ref) -> IteratorRef:
         """Return an iterator as the class in C of a container gives it."""
         items = holder.table[ITEMS]
+        if isinstance(items, DataDict):
+            if issubclass(holder.kind, set):
+                fail("a program goes through a set, whose order Python decides", "use sorted()")
+            return self.of_container(self.heap.new(list, items.keys()))
         if isinstance(items, dict):
             return self._of_keys(holder)
         return self.iterators.of_sequence(holder)
@@ -227,7 +232,7 @@ class Iteration:
             return None
         if isinstance(iterable, Ref):
             items = iterable.table[ITEMS]
-            if not isinstance(items, TracedList):
+            if not isinstance(items, TracedList) or operations.is_resized(items):
                 return None
             source = sources.as_source(items)
             assert source is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import heapq
 import itertools
 import operator
 from collections.abc import Callable
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stretto.frontends.python.interpreter.data_dicts import in_any_order
 from stretto.frontends.python.interpreter.heap import (
     ITEMS,
     MISSING,
     RESULT,
+    DataRef,
     IteratorRef,
     Ref,
 )
@@ -28,9 +31,11 @@ from stretto.frontends.python.interpreter.iterators import (
     SOURCE,
     STEP,
 )
-from stretto.frontends.python.lists import sources
+from stretto.frontends.python.lists import data_methods, sources
+from stretto.frontends.python.lists.data_lists import DataList
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import Either
 
 if TYPE_CHECKING:
@@ -41,6 +46,21 @@ Rule = Callable[..., Any]
 
 def _bound(args: tuple[Any, ...]) -> str:
     return "most 2 arguments" if args else "least 1 argument"
+
+
+def _error_of(function: Any) -> str:
+    try:
+        return str(function(()))
+    except ValueError as error:
+        return str(error)
+
+
+_NO_ITEMS = {function: _error_of(function) for function in (min, max)}
+"""What this version of Python says of `min` and `max` of nothing."""
+_OF_DATA: dict[Any, Any] = {
+    (itertools.product,): data_methods.product,
+    (itertools.combinations, 2): data_methods.pairs,
+}
 
 
 class IteratorRules:
@@ -179,6 +199,14 @@ class IteratorRules:
             def is_number(x: Any) -> Any:
                 return isinstance(x, int) or x is None
 
+            args = tuple(arg if is_number(arg) else self._taken(arg) for arg in args)
+            if any(isinstance(x, DataRef) for x in args):
+                function = _OF_DATA.get((make, *(x for x in args[1:] if isinstance(x, int))))
+                if function is None:
+                    fail(f"{make.__name__} of a list of an instance", "write it as loops")
+                return self.interpreter.run_own(
+                    function, *(x for x in args if not isinstance(x, int)), **kwargs
+                )
             given = [arg if is_number(arg) else self.iteration.known(arg) for arg in args]
             return self.iterators.of_sequence(tuple(make(*given, **kwargs)))
 
@@ -190,6 +218,8 @@ class IteratorRules:
         if type(items) is tuple:
             return items
         found = self.iteration.collect(items)
+        if isinstance(found, DataList):
+            return self.interpreter.heap.new(tuple, found.copied(is_tuple=True))
         return self.interpreter.regions.of_each(
             found, lambda x: x if isinstance(x, tuple) else sources.tuple_of(x)
         )
@@ -206,6 +236,9 @@ class IteratorRules:
         interpreter = self.interpreter
         if isinstance(start, str | bytes | bytearray):
             return sum((), start)  # fails
+        items = self._taken(items)
+        if isinstance(items, DataRef):
+            return interpreter.run_own(data_methods.total, items, start)
         rest = None if isinstance(items, IteratorRef) else self.iteration.rest(items)
         if rest is not None and not isinstance(rest.source.length, int):
             return interpreter.calls.native(sum, (rest.source, start), {})
@@ -236,6 +269,9 @@ class IteratorRules:
                 if not all(map(is_plain, args)):
                     return self._best(function, args, **kwargs)
                 return of(*args)
+            first = self._taken(first)
+            if isinstance(first, DataRef):
+                return self._extreme_of_data(function, first, **kwargs)
             rest = None if isinstance(first, IteratorRef) else self.iteration.rest(first)
             if rest is not None and not isinstance(rest.source.length, int):
                 return of(rest.source)
@@ -250,6 +286,33 @@ class IteratorRules:
             )
 
         return rule
+
+    def _taken(self, items: Any) -> Any:
+        """While a function for one instance is captured, return the items of an iterable: a tuple
+        if they are known, else a list of the instance."""
+        if tracer().data is None or isinstance(items, Either):
+            return items
+        found = self.iteration.collect(in_any_order(self.interpreter.containers, items))
+        return self.interpreter.heap.new(list, found) if isinstance(found, DataList) else found
+
+    def _extreme_of_data(
+        self, function: Any, items: Ref, key: Any = None, default: Any = MISSING
+    ) -> Any:
+        run, is_least = self.interpreter.run_own, function is min
+
+        def found() -> Any:
+            if key is None:
+                return run(data_methods.least if is_least else data_methods.greatest, items)
+            by_key = data_methods.least_by if is_least else data_methods.greatest_by
+            return run(by_key, items, key)
+
+        if default is MISSING:
+            run(data_methods.check_some, items, _NO_ITEMS[function])
+            return found()
+        is_empty = self.interpreter.operators.compare(
+            ast.Eq, self.interpreter.containers.length(items), 0
+        )
+        return self.interpreter.regions.branch(is_empty, lambda: default, found)
 
     def _best(self, function: Any, items: Any, key: Any = None, default: Any = MISSING) -> Any:
         """Return `min` or `max` of objects, which are compared as the program does it."""
@@ -271,6 +334,9 @@ class IteratorRules:
 
     def reduce(self, function: Any, items: Any, *start: Any) -> Any:
         interpreter = self.interpreter
+        items = items if start else self._taken(items)
+        if isinstance(items, DataRef):
+            return interpreter.run_own(data_methods.reduced, function, items)
         table = interpreter.heap.new_table()
         source = self.iteration.iterator(items)
         if not start:
@@ -289,6 +355,11 @@ class IteratorRules:
         self.iteration.through_all(source, step)
         return table[RESULT]
 
+    def largest(self, count: Any, items: Any, key: Any = None) -> Any:
+        containers = self.interpreter.containers
+        found = containers.sorted(items, key=key, reverse=True)
+        return containers.getitem(found, slice(0, self.interpreter.calls.call(max, (count, 0), {})))
+
     def of_functions(self) -> dict[Any, Rule]:
         """Return the rules by function."""
         return {
@@ -296,7 +367,7 @@ class IteratorRules:
             zip: self.zip, map: self.map, filter: self.with_function(filter),
             reversed: self.reversed, tuple: self.tuple, any: self.any, all: self.all,
             sum: self.sum, min: self.extreme(min), max: self.extreme(max),
-            functools.reduce: self.reduce,
+            functools.reduce: self.reduce, heapq.nlargest: self.largest,
             itertools.count: self.count, itertools.repeat: self.repeat,
             itertools.cycle: self.cycle, itertools.chain: self.chain,
             itertools.chain.from_iterable: self.chain_from,

@@ -40,6 +40,8 @@ from stretto.frontends.python.values.data import DataUnion
 from stretto.frontends.python.values.either import NONE, Either
 from stretto.frontends.python.values.leaves import (
     device_of,
+    is_data,
+    kind_beside,
     kind_of,
     layout_of,
     loops_of,
@@ -161,6 +163,8 @@ class ArmJoin:
     """Ops on results of the branch, to be placed after it."""
     keep: list[Any] = field(default_factory=list[Any])
     """Values kept alive, since their ids are keys."""
+    tables: tuple[Table, ...] = ()
+    """The tables of the containers whose contents are joined."""
     is_divided: bool = False
     """True if a value has different kinds at the ends of the arms."""
 
@@ -176,6 +180,7 @@ class ArmJoin:
             if self.live is not None and self.live.lack(known.table, known.key):
                 joined.append((known.table, known.key, self.live.unread(known.key)))
                 continue
+            self.tables = known.table, known.table
             a = known.old if one is None else one.new
             b = known.old if other is None else other.new
             joined.append((known.table, known.key, self.value(a, b, known.key)))
@@ -247,7 +252,9 @@ class ArmJoin:
 
     def kind(self, first: Any, second: Any) -> LeafKind | None:
         """Return the kind of a leaf that can hold both values; None if there is none."""
-        kinds = kind_of(first), kind_of(second)
+        kind = kind_of(first)
+        other = kind_beside(second, kind)
+        kinds = kind_beside(first, other), other
         if kinds[0] is None or kinds[1] is None:
             return None
         return unify(kinds[0], kinds[1]) or unify_rows(kinds[0], kinds[1], promote=False)
@@ -263,6 +270,8 @@ class ArmJoin:
         if isinstance(first, tuple) and isinstance(second, tuple) and len(first) == len(second):
             pairs = enumerate(zip(first, second, strict=True))
             return tuple(self.value(a, b, f"[{n}]") for n, (a, b) in pairs)
+        if tracer().data is not None:
+            tracer().data.become_data(*self.tables)
         kinds = [list_kind(side) for side in (first, second) if not is_empty(side)]
         kind = kinds[0]
         for other in kinds[1:]:
@@ -314,6 +323,7 @@ class ArmJoin:
         content: Table = {}
         self.filled.append((heap.table_of(joint), content))
         for key in a:
+            self.tables = heap.table_of(first), heap.table_of(second)
             content[key] = self.value(a[key], b[key], key)
         return joint
 
@@ -411,7 +421,7 @@ class ArmJoin:
             if isinstance(value, TracedTensor | TracedList) and self._outlives(value):
                 return value
             kind = kind_after_branch(kind)
-            return self.leaf(None, value, kind) if in_second else self.leaf(value, None, kind)
+            return self.leaf(NONE, value, kind) if in_second else self.leaf(value, NONE, kind)
         parts = parts_of(value)
         if parts is not None:
             return rebuild_tuple(value, [self.guarded(item, in_second) for item in parts])
@@ -552,7 +562,7 @@ def _holders(value: Any) -> Iterator[Any]:
 
 
 def _yielded(leaf: Any, kind: LeafKind) -> Value:
-    if leaf is None:
+    if leaf is NONE or (leaf is None and not is_data(kind)):
         return placeholder(kind)
     if isinstance(leaf, Storage):
         return tracer().current(leaf)

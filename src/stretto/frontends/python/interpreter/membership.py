@@ -15,9 +15,12 @@ import torch
 
 from stretto.frontends.python.aliasing.aliases import overlapping
 from stretto.frontends.python.calls.ordering import check_identity
+from stretto.frontends.python.interpreter.data_dicts import DataDict
+from stretto.frontends.python.interpreter.frames import HostFunction
 from stretto.frontends.python.interpreter.heap import MISSING, DictView, HeapKey, IteratorRef, Ref
 from stretto.frontends.python.interpreter.host import apply
-from stretto.frontends.python.lists import operations
+from stretto.frontends.python.lists import data_methods, operations
+from stretto.frontends.python.lists.data_lists import DataList
 from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
@@ -46,6 +49,13 @@ class Membership:
         return self.interpreter.regions.logical(
             False, same, lambda: truth(self.interpreter.operators.compare(ast.Eq, first, second))
         )
+
+    def of_list(self, function: Callable[..., Any], items: DataList, *args: Any) -> Any:
+        """Run a function that compares the items of a list of an instance. args: its arguments;
+        after the first one, it gets the comparison."""
+        found, *rest = args
+        holder = self.heap.new(list, items)
+        return self.interpreter.run_own(function, holder, found, HostFunction(self.equal), *rest)
 
     def some(self, items: Sequence[Any], holds: Callable[[Any], Any]) -> Any:
         """Return the truth that `holds` is true for an item; those after it are not asked."""
@@ -134,6 +144,10 @@ class Membership:
     def in_container(self, holder: Ref, item: Any) -> Any:
         """Return whether an item is in a container, as its class in C decides it."""
         items = self.interpreter.containers.items(holder)
+        if isinstance(items, DataDict):
+            return items.has(item)
+        if isinstance(items, DataList):
+            return self.of_list(data_methods.contains, items, item)
         if isinstance(items, TracedList):
             return operations.contains(items, item)
         if isinstance(items, dict):

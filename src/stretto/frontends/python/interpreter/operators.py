@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stretto.frontends.python.interpreter import native_code
+from stretto.frontends.python.interpreter.data_dicts import DataDict
+from stretto.frontends.python.interpreter.frames import HostFunction
 from stretto.frontends.python.interpreter.heap import (
     ATOMS,
     ITEMS,
@@ -20,7 +22,8 @@ from stretto.frontends.python.interpreter.heap import (
     Ref,
 )
 from stretto.frontends.python.interpreter.host import apply
-from stretto.frontends.python.lists import operations
+from stretto.frontends.python.lists import data_methods, operations
+from stretto.frontends.python.lists.data_lists import DataList
 from stretto.frontends.python.tracing.signals import Poison
 from stretto.frontends.python.tracing.tensor import (
     TracedTensor,
@@ -84,8 +87,8 @@ class Operators:
 
     def _has_items(self, holder: Ref) -> Any:
         items, regions = self.interpreter.containers.items(holder), self.interpreter.regions
-        if isinstance(items, TracedList):
-            return self.truth(operations.traced_length(items) > 0)
+        if isinstance(items, TracedList | DataDict):
+            return self.truth(self.interpreter.containers.count(holder) > 0)
         if isinstance(items, dict):
             return regions.any_of([False, *map(regions.is_bound, items.values())])
         return bool(items)
@@ -357,6 +360,8 @@ class Operators:
 
     def compare_containers(self, op: type, a: Any, b: Any) -> Any:
         """Compare two sequences, given as their items."""
+        if isinstance(a, DataList) or isinstance(b, DataList):
+            return self._compared_data(op, a, b)
         if isinstance(a, TracedList) or isinstance(b, TracedList):
             if not isinstance(a, TracedList):
                 a, b, op = b, a, _SWAPPED_OPS.get(op, op)
@@ -369,6 +374,16 @@ class Operators:
         if op is ast.Eq and len(a) != len(b):
             return False
         return self._lexicographic(op, a, b, 0)
+
+    def _compared_data(self, op: type, a: Any, b: Any) -> Any:
+        interpreter, heap = self.interpreter, self.heap
+        items, others = heap.new(list, a), heap.new(list, b)
+        same = HostFunction(interpreter.membership.equal)
+        if op in (ast.Eq, ast.NotEq):
+            found = interpreter.run_own(data_methods.are_equal, items, others, same)
+            return found if op is ast.Eq else self.interpreter.regions.negated(self.truth(found))
+        compare = HostFunction(lambda x, y: self.compare(op, x, y))
+        return interpreter.run_own(data_methods.compared, items, others, same, compare)
 
     def _lexicographic(self, op: type, one: Any, two: Any, start: int) -> Any:
         """Compare two tuples, whose items before `start` are equal."""

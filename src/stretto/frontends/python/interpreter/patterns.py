@@ -11,6 +11,7 @@ from stretto.frontends.python.interpreter.frames import (
 from stretto.frontends.python.interpreter.heap import (
     ITEMS,
     MISSING,
+    DataRef,
     Ref,
 )
 from stretto.frontends.python.values.either import Either
@@ -98,7 +99,7 @@ class Patterns:
     def bind(self, frame: PythonFrame) -> None:
         """Bind the names of the pattern that has matched."""
         for name, value in frame.captured.items():
-            self.interpreter.store_name(frame, name, value)
+            self.interpreter.store_name(frame, name, self.interpreter.regions.present(value))
 
     def _of_sequence(self, frame: PythonFrame, patterns: Any, subject: Any) -> Any:
         kind = self.interpreter.attributes.type_of(subject)
@@ -111,6 +112,8 @@ class Patterns:
             return True
         is_known = isinstance(subject, Ref) and isinstance(subject.table[ITEMS], tuple)
         length = None if is_known or takes_all else containers.length(subject)
+        if isinstance(subject, DataRef):
+            return self._of_data(frame, patterns, subject, length)
         if isinstance(length, int):
             if length < count or (not stars and length > count):
                 return False
@@ -123,6 +126,29 @@ class Patterns:
                 others = [p for p in patterns if p is not stars[0]]
                 return self._all_of(frame, others, items)
         return self._sequence(frame, patterns, list(self.interpreter.iteration.iterate(subject)))
+
+    def _of_data(self, frame: PythonFrame, patterns: Any, subject: DataRef, length: Any) -> Any:
+        """Match a list of an instance: its length decides first."""
+        interpreter = self.interpreter
+        star = next((n for n, p in enumerate(patterns) if isinstance(p, ast.MatchStar)), None)
+        count = len(patterns) - (star is not None)
+        if length is None:
+            fits: Any = True
+        else:
+            fits = interpreter.operators.compare(ast.Eq if star is None else ast.GtE, length, count)
+
+        def match() -> Any:
+            items = interpreter.containers.unpacked(
+                subject, len(patterns), *([] if star is None else [star])
+            )
+            if star is not None:
+                name, middle = patterns[star].name, items.pop(star)
+                if name is not None:
+                    self._capture(frame, name, middle)
+            others = [p for p in patterns if not isinstance(p, ast.MatchStar)]
+            return self._all_of(frame, others, items)
+
+        return interpreter.regions.branch(fits, match, lambda: False)
 
     def _of_mapping(self, frame: PythonFrame, pattern: ast.MatchMapping, subject: Any) -> Any:
         interpreter = self.interpreter

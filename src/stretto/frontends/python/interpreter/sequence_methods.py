@@ -8,9 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stretto.frontends.python.calls import ordering
+from stretto.frontends.python.interpreter.data_dicts import in_any_order
 from stretto.frontends.python.interpreter.heap import ITEMS, MAXLEN, Ref
-from stretto.frontends.python.lists import operations
+from stretto.frontends.python.lists import data_methods, operations
+from stretto.frontends.python.lists.data_lists import DataList
 from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.state import TracedList
 
 if TYPE_CHECKING:
@@ -21,6 +24,11 @@ Rule = Callable[..., Any]
 
 def given(self: Containers, items: Any) -> tuple[Any, ...]:
     """Return the items of an argument, whose number has to be known."""
+    if tracer().data is not None and self.active is not None:
+        found = self.interpreter.iteration.collect(in_any_order(self, items))
+        if isinstance(found, tuple):
+            return found
+        tracer().data.become_data(self.active.table)
     return self.interpreter.iteration.known(items)
 
 
@@ -42,6 +50,9 @@ def init_deque(self: Containers, holder: Ref, items: Any = (), maxlen: Any = Non
         if maxlen < 0:
             raise ValueError("maxlen must be non-negative")
     self.heap.set(holder.table, MAXLEN, maxlen)
+    if isinstance(self.items(holder), DataList):
+        extend(self, holder, items)
+        return
     self.put_bounded(holder, given(self, items))
 
 
@@ -50,6 +61,11 @@ def append(self: Containers, holder: Ref, item: Any) -> None:
 
 
 def append_left(self: Containers, holder: Ref, item: Any) -> None:
+    items = self.items(holder)
+    if isinstance(items, DataList):
+        items.insert(0, item)
+        self.drop_beyond(holder, left=True)
+        return
     self.put_bounded(holder, (item, *_static(self, holder)), left=True)
 
 
@@ -66,6 +82,13 @@ def extend(self: Containers, holder: Ref, items: Any) -> None:
 
 
 def _extend(self: Containers, holder: Ref, before: Any, more: Any) -> None:
+    if isinstance(before, DataList):
+        content = more if isinstance(more, tuple) else operations.copied(more)
+        if holder.table.get(MAXLEN) is None:
+            operations.extend(before, content)
+        else:
+            self.interpreter.run_own(data_methods.extend, holder, self.heap.list_of(content))
+        return
     if isinstance(before, tuple) and isinstance(more, tuple):
         self.put_bounded(holder, (*before, *more))
         return
@@ -76,6 +99,10 @@ def _extend(self: Containers, holder: Ref, before: Any, more: Any) -> None:
 
 
 def extend_left(self: Containers, holder: Ref, items: Any) -> None:
+    if isinstance(self.items(holder), DataList):
+        content = self.interpreter.iteration.collect(items)
+        self.interpreter.run_own(data_methods.extend_left, holder, self.heap.list_of(content))
+        return
     more = given(self, items)
     self.put_bounded(holder, (*reversed(more), *_static(self, holder)), left=True)
 
@@ -97,6 +124,8 @@ def insert(self: Containers, holder: Ref, index: Any, item: Any) -> None:
 
 def pop(self: Containers, holder: Ref, index: Any = -1) -> Any:
     items = self.changed_items(holder)
+    if isinstance(items, DataList) and issubclass(holder.kind, deque):
+        self.interpreter.run_own(data_methods.check_deque, holder)
     if isinstance(items, TracedList):
         return operations.pop(items, index)
     name = "deque" if issubclass(holder.kind, deque) else "list"
@@ -130,6 +159,9 @@ def remove(self: Containers, holder: Ref, item: Any) -> None:
     name = "list.remove(x): x not in list"
     if issubclass(holder.kind, deque):
         name = "deque.remove(x): x not in deque"
+    if isinstance(items, DataList):
+        self.interpreter.membership.of_list(data_methods.remove, items, item, name)
+        return
     if not isinstance(items, TracedList):
         ordering.check_identity(items, item)
     at = self.unchanged(holder, lambda: _position(self, items, item, 0, None, lambda: name))
@@ -158,6 +190,8 @@ def _position(
 
 def index_of(self: Containers, holder: Ref, item: Any, *bounds: Any) -> Any:
     items = self.items(holder)
+    if isinstance(items, DataList):
+        return _index_in_data(self, items, item, *bounds)
     if isinstance(items, TracedList):
         return operations.index(items, item, *bounds)
     places = [self.position(holder, bound) for bound in bounds]
@@ -176,12 +210,22 @@ def index_of(self: Containers, holder: Ref, item: Any, *bounds: Any) -> Any:
     return self.unchanged(holder, lambda: _position(self, items, item, start, stop, message))
 
 
+def _index_in_data(
+    self: Containers, items: DataList, item: Any, start: Any = 0, stop: Any = None
+) -> Any:
+    stop = items.length() if stop is None else operations.bounded(items, stop)
+    start = start if type(start) is int and start == 0 else operations.bounded(items, start)
+    return self.interpreter.membership.of_list(data_methods.index, items, item, start, stop)
+
+
 def count(self: Containers, holder: Ref, item: Any) -> Any:
     return self.unchanged(holder, lambda: _count(self, holder, item))
 
 
 def _count(self: Containers, holder: Ref, item: Any) -> Any:
     items, operators = self.items(holder), self.interpreter.operators
+    if isinstance(items, DataList):
+        return self.interpreter.membership.of_list(data_methods.count, items, item)
     if isinstance(items, TracedList):
         return operations.count(items, item)
     ordering.check_identity(items, item)
@@ -232,6 +276,9 @@ def sort(self: Containers, holder: Ref, *, key: Any = None, reverse: Any = False
 
 
 def rotate(self: Containers, holder: Ref, steps: Any = 1) -> None:
+    if isinstance(self.items(holder), DataList):
+        self.interpreter.run_own(data_methods.rotate, holder, steps)
+        return
     items, count = _static(self, holder), self.position(holder, steps)
     if not isinstance(count, int):
         fail("a deque is rotated by a number that depends on a tensor", "use a Python int")

@@ -27,7 +27,7 @@ from stretto.frontends.python.interpreter.frames import (
     thrown,
 )
 from stretto.frontends.python.interpreter.generators import has_yield
-from stretto.frontends.python.interpreter.heap import MISSING
+from stretto.frontends.python.interpreter.heap import MISSING, DataRef
 from stretto.frontends.python.interpreter.joins import LiveNames
 from stretto.frontends.python.interpreter.syntax import (
     DoStatement,
@@ -476,7 +476,7 @@ class Statements:
     def match_rest(
         self, frame: PythonFrame, node: ast.Match, subject: Any
     ) -> Generator[Any, Any, Any]:
-        holder = f"<subject {id(node)}>"
+        holder = f"<subject {id(node.cases[0])}>"
         self.interpreter.store_name(frame, holder, subject)
         node.subject = ast.Name(holder, ast.Load())
         return (yield from self.statement_match(frame, node))
@@ -655,7 +655,12 @@ class Statements:
 
     def _unpack(self, frame: PythonFrame, targets: list[ast.expr], value: Any) -> None:
         starred = [n for n, item in enumerate(targets) if isinstance(item, ast.Starred)]
-        iteration = self.interpreter.iteration
+        iteration, containers = self.interpreter.iteration, self.interpreter.containers
+        if isinstance(value, DataRef):
+            items = containers.unpacked(value, len(targets), *starred)
+            for target, item in zip(targets, items, strict=True):
+                self.assign(frame, target, item)
+            return
         most = None if starred else len(targets) + 1
         items = list(iteration.known(value) if most is None else iteration.first(value, most))
         if starred:

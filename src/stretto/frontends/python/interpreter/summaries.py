@@ -283,6 +283,8 @@ class FunctionSummary(CarriedState):
             try:
                 self.result = self.learning.wider(before, UNDEFINED, result, "<value")
             except NeedsPeel:
+                if tracer().data is not None:
+                    tracer().data.let_be_data(result)
                 self.fail_result()
         self.has_other_result = before is not None and self.result is not before
         return self.result is before

@@ -54,6 +54,12 @@ def delete(items: Any, index: Any, message: str) -> None:
     items.pop()
 
 
+def check_position(items: Any, index: Any, message: str) -> None:
+    length = len(items)
+    if index < -length or index >= length:
+        raise IndexError(message)
+
+
 def item_to_pop(items: Any, index: Any) -> Any:
     length = len(items)
     if length == 0:

@@ -12,6 +12,7 @@ import torch
 from stretto.errors import OnlyInPython
 from stretto.frontends.python.aliasing.aliases import link
 from stretto.frontends.python.lists import methods
+from stretto.frontends.python.lists.data_lists import DataList
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import SIZE_BITS, Hooks, ListLength, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
@@ -48,6 +49,8 @@ from stretto.ir.types import INDEX, Dim, TensorListType, TensorType, Type
 
 def element_kind(items: TracedList) -> LeafKind:
     """Return the kind of the items of a list."""
+    if isinstance(items, DataList):
+        return tracer().data.leaf_kind(items.item_type)
     base = items.memory.state.base
     assert isinstance(base, Value)
     return LeafKind(base.list.element, items.numbers)
@@ -72,12 +75,24 @@ def _length(items: TracedList) -> ListLength:
 
 def traced_length(items: TracedList) -> Any:
     """Return `len(items)`: an int or a size if it is known, else a traced number."""
+    if isinstance(items, DataList):
+        return items.length()
     length, state = _length(items), tracer()
     if length.static is not None:
         return length.static
     if length.size is not None:
         return state.symbolic_dim(length.size)
     return state.number(state.list_length(state.current(items.memory)), bits=SIZE_BITS)
+
+
+def bounded(items: TracedList, position: Any) -> Any:
+    """Return a bound of a part of a list as a position between the ends."""
+    return _method(methods.bounded, items, position, 1)
+
+
+def is_resized(items: TracedList) -> bool:
+    """True if the number of items may change while a loop goes through them."""
+    return isinstance(items, DataList) and tracer().data.is_resized(items.stored.type)
 
 
 def known_length(items: TracedList) -> int:
@@ -98,16 +113,11 @@ def _item_value(items: TracedList, item: Any) -> Value:
 
 def push(items: TracedList, item: Any) -> None:
     """Append an item. Raises Abort if its kind differs from that of the list."""
-    state, length = tracer(), _length(items)
-    if state.data is not None:
-        kind = state.data.kind_with(element_kind(items), item)
-        value, items.numbers = materialize(item, kind), kind.number
-        op = ListPushOp(state.current(items.memory), value)
-        (made,) = state.emit(op, (TensorListType(kind.type),))
-        state.write(items.memory, made, length.plus(1))
-    else:
-        value = _item_value(items, item)
-        _change(items, lambda now: ListPushOp(now, value), length.plus(1))
+    if isinstance(items, DataList):
+        items.push(item)
+        return
+    value, length = _item_value(items, item), _length(items)
+    _change(items, lambda now: ListPushOp(now, value), length.plus(1))
     link(items, [item])
 
 
@@ -124,6 +134,9 @@ def _change(
 
 
 def extend(items: TracedList, others: Any) -> None:
+    if isinstance(items, DataList) and isinstance(others, DataList):
+        items.extend(others)
+        return
     if isinstance(others, TracedList):
         _method(methods.extend, items, others)
         return
@@ -164,6 +177,9 @@ def get_item(items: TracedList, index: Any) -> Any:
     """Return `items[index]`, for an index or a slice."""
     if isinstance(index, slice):
         return _slice(items, index)
+    if isinstance(items, DataList):
+        _check_position(index)
+        return items.at(index)
     state = tracer()
     kind = element_kind(items)
     op = ListGetOp(state.current(items.memory), _position(items, index))
@@ -208,6 +224,8 @@ def checked_bound(bound: Any) -> Any:
 
 def _slice(items: TracedList, index: slice) -> Any:
     static, parts = _length(items).static, bounds_of(index)
+    if isinstance(items, DataList):
+        return items.slice(*parts)
     index = slice(*parts)
     if static is not None and not any(isinstance(part, TracedTensor) for part in parts):
         places = range(static)[index]
@@ -241,6 +259,10 @@ def _check_no_slice(index: Any) -> None:
 
 def set_item(items: TracedList, index: Any, item: Any) -> None:
     _check_no_slice(index)
+    if isinstance(items, DataList):
+        _check_position(index)
+        items.put(index, item)
+        return
     value, place = _item_value(items, item), _position(items, index)
     _change(items, lambda now: ListSetOp(now, place, value), items.memory.state.length)
     link(items, [item])
@@ -249,20 +271,34 @@ def set_item(items: TracedList, index: Any, item: Any) -> None:
 def delete_item(items: TracedList, index: Any) -> None:
     _check_no_slice(index)
     _check_position(index)
-    _method(methods.delete, items, index, "list assignment index out of range")
+    message = "list assignment index out of range"
+    if isinstance(items, DataList):
+        _method(methods.check_position, items, index, message)
+        items.pop(index)
+        return
+    _method(methods.delete, items, index, message)
 
 
 def insert(items: TracedList, index: Any, item: Any) -> None:
     _check_position(index, _NO_INTEGER)
+    if isinstance(items, DataList):
+        items.insert(index, item)
+        return
     _method(methods.insert, items, index, item)
 
 
 def reverse(items: TracedList) -> None:
+    if isinstance(items, DataList):
+        items.emit("reverse")
+        return
     _method(methods.reverse, items)
 
 
 def pop(items: TracedList, index: Any = -1) -> Any:
     """Perform `items.pop(index)` and return the item."""
+    if isinstance(items, DataList):
+        _check_position(index, _NO_INTEGER)
+        return items.pop() if isinstance(index, int) and index == -1 else items.pop(index)
     if isinstance(index, torch.Tensor) or index != -1:
         _check_position(index, _NO_INTEGER)
         item = _method(methods.item_to_pop, items, index)
@@ -275,11 +311,16 @@ def pop(items: TracedList, index: Any = -1) -> Any:
 
 
 def clear(items: TracedList) -> None:
+    if isinstance(items, DataList):
+        items.emit("clear")
+        return
     _change(items, lambda _: ListNewOp(()), ListLength(None, 0))
 
 
 def copied(items: TracedList) -> TracedList:
     """Return a new list with the same items."""
+    if isinstance(items, DataList):
+        return items.copied()
     state = tracer()
     base = state.current(items.memory)
     made = wrap(base, LeafKind(base.type, items.numbers), length=items.memory.state.length)
@@ -338,6 +379,8 @@ def _is_tensor(item: Any) -> bool:
 
 def repeated(items: TracedList, times: Any) -> TracedList:
     """Return `items * times` for an integer."""
+    if isinstance(items, DataList):
+        return items.repeated(times)
     made = copied(items)
     _method(methods.repeat, made, times, items)
     return made
@@ -384,6 +427,9 @@ def _without_items(items: TracedList) -> TracedList:
 def stack(items: TracedList, dim: int = 0, *, least: int = 1) -> Any:
     """Return `torch.stack(items, dim)`; the leading dim is a symbol if the length is not known.
     least: 0 if there may be no items, for which torch.stack raises."""
+    if isinstance(items, DataList):
+        made = items.stack(least)
+        return made if dim == 0 else made.movedim(0, dim)
     state = tracer()
     element = element_kind(items).type
     assert isinstance(element, TensorType)
@@ -410,7 +456,8 @@ def concatenate(items: TracedList, dim: int = 0) -> Any:
     shape = list(moved.shape)
     size = shape[dim + 1]
     lead = shape[dim]
-    if not isinstance(lead, int) and _length(items).base is not None and size != 1:
+    is_free = isinstance(items, DataList) and dim == 0  # rows of any number
+    if not is_free and not isinstance(lead, int) and _length(items).base is not None and size != 1:
         fail(
             "torch.cat of a list whose length depends on a tensor, along a dim that is not 1",
             "use torch.stack, or items of size 1 along that dim",

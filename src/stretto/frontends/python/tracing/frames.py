@@ -9,6 +9,7 @@ from typing import Any
 
 from stretto.frontends.python.tracing.signals import Abort, abort
 from stretto.ir.core import Op
+from stretto.ir.data import ERRORS, AssignOp
 from stretto.ir.ops import ListGetOp, ListPopOp, ListSetOp, TensorOp
 from stretto.ops.properties import eager_errors
 
@@ -87,6 +88,8 @@ class Tries:
             return
         if isinstance(op, TensorOp):
             errors = eager_errors(op)
+        elif isinstance(op, AssignOp):
+            errors = ERRORS.get(op.op, ())
         else:
             errors = (IndexError,) if isinstance(op, ListGetOp | ListSetOp | ListPopOp) else ()
         for error in errors:

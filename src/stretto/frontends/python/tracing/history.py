@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType
@@ -289,6 +289,10 @@ class Hints:
     data_classes: set[type] = field(default_factory=set[type])
     """Classes whose objects are data of an instance from the start: lists or attributes of data
     hold them."""
+    data_containers: set[Hashable] = field(default_factory=set[Hashable])
+    """Places of the function that make containers which are data of an instance from the start."""
+    resized: set[int] = field(default_factory=set[int])
+    """Cells of lists of data to which the function adds items, or removes some."""
     stored: set[str] = field(default_factory=set[str])
     """Attributes of data that the function sets."""
     work: int = 0

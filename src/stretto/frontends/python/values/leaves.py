@@ -57,6 +57,15 @@ def kind_of(value: Any) -> LeafKind | None:
     return list_kind(value) if issubclass(kind, TracedList) else None
 
 
+def kind_beside(value: Any, other: LeafKind | None) -> LeafKind | None:
+    """Return the kind of a value that is joined with a leaf: beside data of an instance, other
+    values can become data too."""
+    kind = kind_of(value)
+    if kind is None and other is not None and is_data(other):
+        return tracer().data.kind_in_data(value)
+    return kind
+
+
 def is_data(kind: LeafKind) -> bool:
     """True for a leaf that is data of an instance, neither a tensor nor a list of the Program."""
     return type(kind.type) not in (TensorType, TensorListType)
@@ -66,7 +75,7 @@ def list_kind(value: TracedList) -> LeafKind:
     """Return the kind of a Program list."""
     base = value.memory.state.base
     assert isinstance(base, Value)
-    return LeafKind(base.list, value.numbers)
+    return LeafKind(base.type, value.numbers)
 
 
 def items_kind(items: Sequence[Any]) -> LeafKind | None:
@@ -75,10 +84,7 @@ def items_kind(items: Sequence[Any]) -> LeafKind | None:
     found = kinds[0] if kinds else None
     for kind in kinds[1:]:
         found = unify(found, kind) if found and kind else None
-    if found is None or isinstance(found.type, TensorListType):
-        data = tracer().data
-        return None if data is None or not items else data.kind_of_items(items)
-    return found
+    return None if found is None or isinstance(found.type, TensorListType) else found
 
 
 def materialize(leaf: Any, kind: LeafKind) -> Value:
@@ -264,6 +270,9 @@ def device_of(*leaves: Any) -> torch.device | None:
 def to_traced_list(items: list[Any]) -> TracedList:
     """Return a Python list as an IR list of known length. Raises Abort if its items differ in
     kind."""
+    data = tracer().data
+    if data is not None:
+        return data.new_content(items)
     kind = items_kind(items)
     if kind is None:
         fail(

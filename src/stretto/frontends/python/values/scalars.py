@@ -25,7 +25,7 @@ from stretto.frontends.python.values.either import Either
 from stretto.ir.core import Value
 from stretto.ir.ops import TensorOp
 from stretto.ir.sizes import Size, Symbol, symbols_in
-from stretto.ir.types import FLAG, DType, TensorListType, TensorType, UnionType
+from stretto.ir.types import FLAG, DType, TensorListType, TensorType
 
 # ---- Upper bounds on the bits of the absolute value of a Python int.
 #
@@ -330,12 +330,10 @@ def unify(first: LeafKind, second: LeafKind) -> LeafKind | None:
     if isinstance(a, TensorListType) or isinstance(b, TensorListType):
         if a == b and first.number == second.number:
             return first
-        data = tracer().data
-        return None if data is None else data.unified_lists(first, second)
+        return None
     if first == second:
         return first
-    held: tuple[object, object] = a, b
-    if any(isinstance(side, UnionType) for side in held):
+    if not (isinstance(a, TensorType) and isinstance(b, TensorType)):
         return tracer().data.unified(first, second)
     if first.number and second.number and python_kind(a.dtype) is python_kind(b.dtype):
         return LeafKind(TensorType(_promoted(a.dtype, b.dtype)), True)
