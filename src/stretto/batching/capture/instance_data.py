@@ -8,6 +8,7 @@ attribute or a list of data gets them.
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Hashable
@@ -82,6 +83,13 @@ _KINDS = (list, dict, set, deque, defaultdict, OrderedDict, Counter)
 
 def _no_attribute(name: str, *new: Any) -> NoReturn:
     fail(f"the attribute '{name}' of a text of an instance is used", "compare the text only")
+
+
+def _initial_fields(python: type) -> frozenset[str]:
+    """Return the fields that objects of a class have from the start."""
+    if dataclasses.is_dataclass(python):
+        return frozenset(item.name for item in dataclasses.fields(python) if item.init)
+    return frozenset(getattr(python, "_fields", ()))
 
 
 @dataclass(eq=False)
@@ -196,11 +204,23 @@ class InstanceData:
         evaluation, hints = self.evaluation, tracer().hints
 
         def load(name: str) -> Any:
+            if name in always_has or not tracer().tries.catch(AttributeError):
+                return read_field(name)
+            attributes, branch = self.interpreter.attributes, self.interpreter.regions.branch
+            return branch(
+                has(name), lambda: read_field(name), lambda: attributes.no_attribute(made, name)
+            )
+
+        def read_field(name: str) -> Any:
             current, info = made.value, evaluation.info(type)
             key = (current, name)
             found, read = self.known.get(key, (None, None))
             if read is None or not is_here(read):
-                cell = evaluation.cells[info.cells[info.fields.index(name)]]
+                number = info.cells[info.fields.index(name)]
+                problem = evaluation.foreign_in(number)
+                if problem is not None:
+                    fail(problem.message, problem.remedy or "")
+                cell = evaluation.cells[number]
                 read = emit(operation("get", (current,), name), type_in_program(cell))
                 found = self.wrap(read, cell)
                 if name not in hints.stored:
@@ -220,8 +240,14 @@ class InstanceData:
             held = self.value_at(item, kind)
             tracer().emit(operation("set", (made.value, held), name), ())
 
+        def has(name: str) -> Any:
+            if name in always_has:
+                return True
+            return self.made("has", (made.value,), Scalar.BOOL, name)
+
         python = evaluation.info(type).python
-        table = DataTable(lambda: evaluation.info(type).fields, load, store)
+        always_has = _initial_fields(python)
+        table = DataTable(lambda: evaluation.info(type).fields, load, store, has)
         made = DataObject(python, table, value)
         return made
 
