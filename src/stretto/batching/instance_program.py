@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from stretto.errors import SourceLocation
 from stretto.ir.core import Op, Program
-from stretto.ir.data import InstanceFunction, OperandPlaceholder, OperateOp, Operation
+from stretto.ir.data import InstanceFunction, OperandPlaceholder, OperateOp, Operation, RowCount
 from stretto.ir.types import DataType, RowsType, Scalar, TensorType
 from stretto.ops.infer import resolve
 
@@ -29,7 +29,7 @@ def inputs_of(item: Any) -> Iterator[int]:
     """Yield the numbers of the operands that have a place (`OperandPlaceholder`) in `item`, nested
     containers included."""
     match item:
-        case OperandPlaceholder(number):
+        case OperandPlaceholder(number) | RowCount(OperandPlaceholder(number)):
             yield number
         case tuple() | list():
             for part in cast("list[Any]", item):
@@ -87,6 +87,11 @@ def filled(item: Any, operands: Sequence[Any]) -> Any:
     match item:
         case OperandPlaceholder(number):
             return operands[number]
+        case RowCount(OperandPlaceholder(number), factor, offset):
+            rows = operands[number]
+            if isinstance(rows, OperandPlaceholder):
+                return RowCount(rows, factor, offset)
+            return rows.shape[0] * factor + offset
         case tuple() if type(item) is tuple:
             return tuple(filled(part, operands) for part in item)
         case list():

@@ -8,6 +8,7 @@ attribute or a list of data gets them.
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Hashable
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
-from stretto.batching.instances.types import InstanceTypes
+from stretto.batching.instances.types import InstanceTypes, joined
 from stretto.frontends.python.interpreter.data_dicts import DataDict, FixedItems
 from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, DataRef, HeapObject, Ref
 from stretto.frontends.python.lists.data_lists import DataList
@@ -42,6 +43,7 @@ from stretto.ir.types import (
     DType,
     ListType,
     RecordType,
+    RowsType,
     Scalar,
     TensorListType,
     TensorType,
@@ -82,6 +84,30 @@ _KINDS = (list, dict, set, deque, defaultdict, OrderedDict, Counter)
 
 def _no_attribute(name: str, *new: Any) -> NoReturn:
     fail(f"the attribute '{name}' of a text of an instance is used", "compare the text only")
+
+
+def _initial_fields(python: type) -> frozenset[str]:
+    """Return the fields that objects of a class have from the start."""
+    if dataclasses.is_dataclass(python):
+        return frozenset(item.name for item in dataclasses.fields(python) if item.init)
+    return frozenset(getattr(python, "_fields", ()))
+
+
+def is_rows(type: DataType) -> bool:
+    return isinstance(type, RowsType)
+
+
+def type_as_data(type: TensorType) -> TensorType | RowsType:
+    """Return the type of a tensor as data: one whose first size data decide is rows."""
+    if type.is_static:
+        return type
+    row = TensorType(type.dtype, type.shape[1:])
+    if not row.is_static:
+        fail(
+            f"data decide sizes of a tensor {type} other than the first one",
+            "make it a tensor whose first size differs from instance to instance",
+        )
+    return RowsType(row)
 
 
 @dataclass(eq=False)
@@ -127,7 +153,7 @@ class InstanceData:
     def is_harmless(self, op: AssignOp) -> bool:
         """True for an op that may run where the program would skip it. An attribute may be read
         of an object that is surely one of its class."""
-        if op.op == "get":
+        if op.op in ("get", "has"):
             return op.args[0] not in self.casts
         return op.op in ("has_type", "cast", "is", "not", "item")
 
@@ -146,6 +172,8 @@ class InstanceData:
                 return state.number(value)
             case TensorType():
                 return wrap(value, LeafKind(type, False))
+            case RowsType(row):
+                return self.rows(value, row)
             case RecordType() if self.evaluation.info(type).kind == "dict":
                 return self.fixed_dict(value, type)
             case RecordType():
@@ -162,6 +190,14 @@ class InstanceData:
                 return self.one_of(value, sorted(items, key=str))
             case _:
                 fail(f"data of type {type} in an instance", "pass data of another type")
+
+    def rows(self, value: Value, row: TensorType) -> Any:
+        """Return a tensor whose first size the instance has."""
+        state = tracer()
+        number = state.read(self.made("len", (value,), Scalar.INT))
+        size = state.dim(state.new_symbol(number, low=0))
+        type = TensorType(row.dtype, (size, *row.shape))
+        return wrap(emit(operation("copy", (value,)), type), LeafKind(type, False))
 
     def made(self, op: str, args: tuple[Any, ...], type: DataType, detail: Any = None) -> Any:
         """Emit an op on data, and return its result."""
@@ -196,11 +232,23 @@ class InstanceData:
         evaluation, hints = self.evaluation, tracer().hints
 
         def load(name: str) -> Any:
+            if name in always_has or not tracer().tries.catch(AttributeError):
+                return read_field(name)
+            attributes, branch = self.interpreter.attributes, self.interpreter.regions.branch
+            return branch(
+                has(name), lambda: read_field(name), lambda: attributes.no_attribute(made, name)
+            )
+
+        def read_field(name: str) -> Any:
             current, info = made.value, evaluation.info(type)
             key = (current, name)
             found, read = self.known.get(key, (None, None))
             if read is None or not is_here(read):
-                cell = evaluation.cells[info.cells[info.fields.index(name)]]
+                number = info.cells[info.fields.index(name)]
+                problem = evaluation.foreign_in(number)
+                if problem is not None:
+                    fail(problem.message, problem.remedy or "")
+                cell = evaluation.cells[number]
                 read = emit(operation("get", (current,), name), type_in_program(cell))
                 found = self.wrap(read, cell)
                 if name not in hints.stored:
@@ -220,8 +268,14 @@ class InstanceData:
             held = self.value_at(item, kind)
             tracer().emit(operation("set", (made.value, held), name), ())
 
+        def has(name: str) -> Any:
+            if name in always_has:
+                return True
+            return self.made("has", (made.value,), Scalar.BOOL, name)
+
         python = evaluation.info(type).python
-        table = DataTable(lambda: evaluation.info(type).fields, load, store)
+        always_has = _initial_fields(python)
+        table = DataTable(lambda: evaluation.info(type).fields, load, store, has)
         made = DataObject(python, table, value)
         return made
 
@@ -508,7 +562,9 @@ class InstanceData:
     def data_type(self, kind: LeafKind) -> DataType:
         """Return the type of data that a leaf has."""
         type: Any = kind.type
-        return OF_NUMBERS[type.dtype] if kind.number else type
+        if kind.number:
+            return OF_NUMBERS[type.dtype]
+        return type_as_data(type) if isinstance(type, TensorType) else type
 
     def kind_in_data(self, value: Any) -> LeafKind | None:
         """Return the kind of a value that is joined with data; None if it cannot be data."""
@@ -562,7 +618,10 @@ class InstanceData:
             case _:
                 kind = kind_of(value)
                 assert kind is not None
-                return materialize(value, kind)
+                made, given = materialize(value, kind), self.data_type(kind)
+                if isinstance(given, TensorType) and given not in alternatives(type):
+                    given = joined((given, type))
+                return emit(operation("copy", (made,)), given) if is_rows(given) else made
 
     def learn_result(self, result: Any) -> None:
         """Learn that a function of the Program returns objects of some classes: a tree that a

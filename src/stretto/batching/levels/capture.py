@@ -336,7 +336,7 @@ def _emitted(operation: Operation, operator: ProgramOperator, operands: list[Any
             return state.read(state.promote(item))
         if isinstance(item, tuple | list):
             return tuple(map(value, item))
-        return item
+        return state.dim(item) if isinstance(item, torch.SymInt) else item
 
     *checks, args = filled(operation.args, operands)
     kwargs = tuple((name, value(filled(item, operands))) for name, item in operation.kwargs)
