@@ -23,6 +23,7 @@ from stretto.ir.core import Op, Program
 from stretto.ir.data import InstanceFunction, OperandPlaceholder, OperateOp, Operation, RowCount
 from stretto.ir.types import DataType, RowsType, Scalar, TensorType
 from stretto.ops.infer import resolve
+from stretto.ops.positions import CHECK
 
 
 def inputs_of(item: Any) -> Iterator[int]:
@@ -134,10 +135,15 @@ class ProgramOperator:
     targets: tuple[str, ...]
 
     def __call__(self, *given: tuple[Any, ...], **kwargs: Any) -> Any:
+        if self.targets[-1] == CHECK:
+            given = (*given, given[-1][:1])
+            operator: Any = torch.as_tensor
+        else:
+            operator = resolve(self.targets[-1])
         *checks, args = map(_listed, given)
         for target, (positions, *parts) in zip(self.targets, checks, strict=False):
             resolve(target)(torch.as_tensor(positions), *parts)
-        return resolve(self.targets[-1])(*args, **kwargs)
+        return operator(*args, **kwargs)
 
     @property
     def __name__(self) -> str:

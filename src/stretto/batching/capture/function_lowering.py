@@ -121,12 +121,6 @@ class FunctionLowering:
             operand = operands[0] if is_one else self.assign("tuple", operands, made.result)
         self.emit(ReturnOp(operand))
         made.body = Block(made.parameters, self.out)
-        if self.checks:
-            raise CaptureError(
-                "an item of a tensor is read and not used, at a position that an instance decides",
-                location=self.checks[0].location,
-                remedy="do not read it",
-            )
 
     # -- variables -------------------------------------------------------------------------------
 
@@ -205,7 +199,10 @@ class FunctionLowering:
         for number, op in enumerate(block.ops):
             self.path = (*path, number)
             self.location = op.location
+            if op.blocks or isinstance(op, CallOp | CheckOp | ReadOp):
+                self.emit_checks()
             self.op(op)
+        self.emit_checks()
         self.path = (*path, len(block.ops))
 
     def op(self, op: Op) -> None:
@@ -271,6 +268,16 @@ class FunctionLowering:
                 return
         if self.rows.lowered(op):
             return
+        checks = [c for c in self.checks if not set(c.operands).isdisjoint(op.operands)]
+        self.checks = [c for c in self.checks if c not in checks]
+        results = tuple(self.types.tensor_type_of(value) for value in op.results)
+        self.rows.check_lengths(op)
+        self.operate((*checks, op), results, op.results)
+
+    def operate(
+        self, ops: tuple[TensorOp, ...], types: tuple[Any, ...], values: tuple[Value, ...]
+    ) -> None:
+        """Emit an operator, after checks of its positions. types, values: of its results."""
         operands: list[Operand] = []
 
         def place(item: Any) -> Any:
@@ -287,19 +294,21 @@ class FunctionLowering:
                 return tuple([place(part) for part in item])
             return self.rows.count(item, operands) if isinstance(item, Size) else item
 
-        checks = [c for c in self.checks if not set(c.operands).isdisjoint(op.operands)]
-        self.checks = [c for c in self.checks if c not in checks]
-        args = tuple(tuple(map(place, one.args)) for one in (*checks, op))
-        kwargs = tuple((name, place(item)) for name, item in op.kwargs)
-        # a number is read where it is needed
-        results = tuple(self.types.tensor_type_of(value) for value in op.results)
-        self.rows.check_lengths(op)
-        targets = tuple(map(self.fresh, results))
-        names = (*(one.target for one in checks), _FREE_OF_STRIDES.get(op.target, op.target))
-        operation = Operation(program_operator(*names), args, kwargs, results, op.location)
-        self.emit(OperateOp(operation, tuple(operands), results=targets, location=op.location))
-        for value, target in zip(op.results, targets, strict=True):
+        args = tuple(tuple(map(place, one.args)) for one in ops)
+        kwargs = tuple((name, place(item)) for name, item in ops[-1].kwargs)
+        targets = tuple(map(self.fresh, types))
+        names = (_FREE_OF_STRIDES.get(one.target, one.target) for one in ops)
+        operation = Operation(program_operator(*names), args, kwargs, types, ops[-1].location)
+        self.emit(OperateOp(operation, tuple(operands), results=targets, location=self.location))
+        for value, target in zip(values, targets, strict=bool(values)):
             self.values[value] = target
+
+    def emit_checks(self) -> None:
+        """Emit the checks of positions that no operator uses."""
+        for check in self.checks:
+            (positions,) = check.operands
+            self.operate((check,), (self.types.tensor_type_of(positions),), ())
+        self.checks = []
 
     def primitive(self, op: TensorOp) -> Operand | None:
         """Return the result of an operator on numbers as a primitive; None if there is none."""
