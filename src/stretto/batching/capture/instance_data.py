@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
+from stretto.batching.capture import instance_numbers
 from stretto.batching.instances.types import InstanceTypes, joined
 from stretto.frontends.python.interpreter.data_dicts import DataDict, FixedItems
 from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, DataRef, HeapObject, Ref
@@ -32,7 +33,7 @@ from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.data import DataObject, DataTable, DataUnion, is_here
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import kind_of, materialize, wrap
-from stretto.frontends.python.values.scalars import LeafKind
+from stretto.frontends.python.values.scalars import LeafKind, is_number
 from stretto.frontends.python.values.texts import is_text
 from stretto.ir.core import Literal, Op, Value
 from stretto.ir.data import AssignOp, ReadOp
@@ -152,9 +153,9 @@ class InstanceData:
 
     def is_harmless(self, op: AssignOp) -> bool:
         """True for an op that may run where the program would skip it. An attribute may be read
-        of an object that is surely one of its class."""
-        if op.op in ("get", "has"):
-            return op.args[0] not in self.casts
+        of an object that is surely one of its class, and so may a number."""
+        if op.op in ("get", "has") or op.op in instance_numbers.HARMLESS:
+            return self.casts.isdisjoint(x for x in op.args if isinstance(x, Value))
         return op.op in ("has_type", "cast", "is", "not", "item")
 
     # -- values ---------------------------------------------------------------------------------
@@ -226,6 +227,8 @@ class InstanceData:
         found = self.made("cast", (value,), type, type)
         if isinstance(found, DataObject):
             self.casts.add(found.stored)
+        elif is_number(found):
+            self.casts.add(tracer().read(found))
         return found
 
     def record(self, value: Value, type: RecordType) -> DataObject:
@@ -635,6 +638,10 @@ class InstanceData:
                 raise Replan
 
     # -- operators --------------------------------------------------------------------------------
+
+    computed = staticmethod(instance_numbers.computed)
+    operated = staticmethod(instance_numbers.operated)
+    converted = staticmethod(instance_numbers.converted)
 
     def compared(self, name: str, first: Any, second: Any) -> Any:
         """Return a comparison of texts."""
