@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from stretto.batching.instances.types import InstanceTypes
+from stretto.frontends.python.interpreter import data_texts
 from stretto.frontends.python.interpreter.data_dicts import DataDict, FixedItems
 from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, DataRef, HeapObject, Ref
 from stretto.frontends.python.lists.data_lists import DataList
@@ -29,10 +30,10 @@ from stretto.frontends.python.tracing.signals import (
 from stretto.frontends.python.tracing.tensor import Hooks, Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.data import DataObject, DataTable, DataUnion, is_here
-from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.either import Either, options_of
 from stretto.frontends.python.values.leaves import kind_of, materialize, wrap
 from stretto.frontends.python.values.scalars import LeafKind
-from stretto.frontends.python.values.texts import is_text
+from stretto.frontends.python.values.texts import Formatted, Shown, TracedText, is_text
 from stretto.ir.core import Literal, Op, Value
 from stretto.ir.data import AssignOp, ReadOp
 from stretto.ir.types import (
@@ -82,6 +83,14 @@ _KINDS = (list, dict, set, deque, defaultdict, OrderedDict, Counter)
 
 def _no_attribute(name: str, *new: Any) -> NoReturn:
     fail(f"the attribute '{name}' of a text of an instance is used", "compare the text only")
+
+
+def _is_shown_plainly(piece: Shown, value: Any) -> bool:
+    show = piece.show
+    if not isinstance(show, Formatted) or show.form or show.conversion == ord("a"):
+        return False
+    is_number = isinstance(value, TracedTensor) and value.number is not None
+    return isinstance(value, DataObject) or (is_number and not value.dtype.is_floating_point)
 
 
 @dataclass(eq=False)
@@ -140,7 +149,7 @@ class InstanceData:
             case Scalar.NONE:
                 return None
             case Scalar.STR:
-                return DataObject(str, DataTable(tuple, _no_attribute, _no_attribute), value)
+                return self.text_of(value)
             case Scalar():
                 self.numbers.add(value)
                 return state.number(value)
@@ -484,7 +493,10 @@ class InstanceData:
         return ListType(self.evaluation.merged_cell(cell), is_tuple=True)
 
     def open_kind(self, *values: Any) -> LeafKind | None:
-        """Return the kind of tuples of different lengths; None for other values."""
+        """Return the kind of tuples of different lengths, or of different texts; None for other
+        values."""
+        if all(isinstance(option, str) for value in values for option in options_of(value)):
+            return leaf(Scalar.STR)
         if not all(isinstance(value, tuple) and self.can_be_data(value) for value in values):
             return None
         return leaf(union(self.open_type(value, self.place()) for value in values))
@@ -538,6 +550,8 @@ class InstanceData:
         match value:
             case DataObject() | DataUnion():
                 return value.value
+            case _ if is_text(value):
+                return self.text_value(value)
             case None | str():
                 kind = Scalar.NONE if value is None else Scalar.STR
                 return emit(operation("copy", (Literal(value),)), kind)
@@ -558,7 +572,8 @@ class InstanceData:
                     made = emit(operation("copy", (given,)), type_in_program(type))
                     return self.one_of(made, [])
 
-                return Hooks.use(value, option).value
+                found = Hooks.use(value, option)
+                return self.text_value(found) if is_text(found) else found.value
             case _:
                 kind = kind_of(value)
                 assert kind is not None
@@ -579,11 +594,68 @@ class InstanceData:
 
     def compared(self, name: str, first: Any, second: Any) -> Any:
         """Return a comparison of texts."""
-        are_texts = all(
-            isinstance(x, str) or (isinstance(x, DataObject) and x.kind is str)
-            for x in (first, second)
-        )
-        if not are_texts:
+        if not isinstance(first, str) or not isinstance(second, str):
             return NotImplemented
-        args = tuple(x.value if isinstance(x, DataObject) else Literal(x) for x in (first, second))
+        args = tuple(self.text_value(x) if is_text(x) else Literal(x) for x in (first, second))
         return self.made(name, args, Scalar.BOOL)
+
+    # -- texts ------------------------------------------------------------------------------------
+
+    def text_of(self, value: Value) -> TracedText:
+        """Return a text of the Program as a text with one hole."""
+        hole = DataObject(str, DataTable(tuple, _no_attribute, _no_attribute), value)
+        tracer().has_texts = True
+        return TracedText((Shown(Formatted()),), (hole,))
+
+    def text(self, op: str, value: Value) -> TracedText:
+        """Emit an op that makes a text."""
+        return self.text_of(self.emit(op, (value,), Scalar.STR))
+
+    def kind_of_text(self, text: TracedText) -> LeafKind | None:
+        """Return the kind of a text; None if it shows values in a way that data do not."""
+        shown = [piece for piece in text.stretto_pieces if isinstance(piece, Shown)]
+        are_plain = len(shown) == len(text.stretto_values) and all(
+            map(_is_shown_plainly, shown, text.stretto_values)
+        )
+        return leaf(Scalar.STR) if are_plain else None
+
+    def text_value(self, text: Any) -> Value:
+        """Return a text as a value of the Program."""
+        if not is_text(text):
+            return self.emit("copy", (Literal(text),), Scalar.STR)
+        if self.kind_of_text(text) is None:
+            fail(
+                "a text of an instance shows a value in another way than str(x) of an int, bool "
+                "or str",
+                "make the text of the result, outside of the batch",
+            )
+        found, values = None, iter(text.stretto_values)
+        for piece in text.stretto_pieces:
+            part: Any = Literal(piece)
+            if isinstance(piece, Shown):
+                part = self._shown(piece, next(values))
+            found = part if found is None else self.emit("join_str", (found, part), Scalar.STR)
+        assert found is not None and not isinstance(found, Literal)
+        return found
+
+    def _shown(self, piece: Shown, value: Any) -> Value:
+        is_repr = isinstance(piece.show, Formatted) and piece.show.conversion == ord("r")
+        if isinstance(value, DataObject):
+            return self.emit("repr", (value.value,), Scalar.STR) if is_repr else value.value
+        kind = kind_of(value)
+        assert kind is not None
+        return self.emit("text", (materialize(value, kind),), Scalar.STR)
+
+    def of_text(self, text: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Call a method of a text."""
+        return data_texts.of_text(self.interpreter, text, name, args, kwargs)
+
+    def characters(self, text: Any) -> DataList:
+        type = ListType(self.evaluation.cell("characters"))
+        self.evaluation.grow(type.cell, Scalar.STR)
+        return DataList(self.emit("characters", (self.text_value(text),), type))
+
+    def list_of_texts(self, items: Any) -> Value:
+        """Return a list of texts as a value of the Program."""
+        content = items.table[ITEMS]
+        return content.value if isinstance(content, DataList) else self.new_content(content).value

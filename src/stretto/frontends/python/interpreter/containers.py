@@ -167,7 +167,9 @@ class Containers(ContainerContents):
         if isinstance(at, TracedTensor) and at.number is not None:
             return sources.entry_of_dict(self.entries(holder), at)
         if texts.is_text(at):
-            return sources.entry_by_text(self.entries(holder), at)
+            return sources.entry_by_text(
+                self.entries(holder), at, lambda: self.missing_entry(holder, index)
+            )
         found = items.get(at, MISSING)
         bound = regions.is_bound(found)
         if bound is True:
