@@ -12,7 +12,7 @@ import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from functools import partial
+from enum import Enum, EnumMeta
 from typing import Any, NoReturn
 
 from stretto.batching.instances.types import InstanceTypes
@@ -157,6 +157,11 @@ class InstanceData:
                 return wrap(value, LeafKind(type, False))
             case RecordType() if self.evaluation.info(type).kind == "dict":
                 return self.fixed_dict(value, type)
+            case RecordType() if issubclass(self.evaluation.info(type).python, Enum):
+                return self.one_of(value, [type])
+            case RecordType() if self.evaluation.info(type).kind == "namedtuple":
+                held = self.record(value, type)
+                return tuple.__new__(held.kind, map(held.table.get, held.table.names()))
             case RecordType():
                 return self.record(value, type)
             case DictType():
@@ -177,22 +182,49 @@ class InstanceData:
         return self.wrap(emit(operation(op, args, detail), type_in_program(type)), type)
 
     def one_of(self, value: Value, types: list[DataType]) -> DataUnion:
-        """Return a value of several types as one of several values."""
+        """Return a value of several types, or a member of an enumeration, as one of several
+        values."""
 
         def split() -> tuple[Any, Any, Value]:
-            held = tracer().use(value)
-            flags = [self.made("has_type", (held,), Scalar.BOOL, (type,)) for type in types]
-            options = list(map(partial(self.option, held), types, flags))
+            held, flags, options = tracer().use(value), list[Any](), list[Any]()
+            for type in types:
+                flag: Any = True
+                if len(types) > 1:
+                    flag = self.made("has_type", (held,), Scalar.BOOL, (type,))
+                members = self.members(type)
+                if members:
+                    name = self.name_of_member(held, type, flag)
+                    flags += [self.compared("eq", name, member.name) for member in members]
+                    options += members
+                else:
+                    flags.append(flag)
+                    options.append(self.option(held, type, flag))
             self.kept += [*flags, *options]
             return flags, options, flags[0].memory.state.base
 
         return DataUnion(value, split)
 
+    def members(self, type: DataType) -> list[Enum]:
+        """Return the members of an enumeration; none for other types."""
+        python: Any = self.evaluation.info(type).python if isinstance(type, RecordType) else None
+        return list(python) if isinstance(python, EnumMeta) else []
+
+    def name_of_member(self, value: Value, type: Any, flag: Any) -> Any:
+        """Return the name of a member of an enumeration. flag: whether the value is one; an empty
+        text if not."""
+
+        def name() -> Any:
+            held = value if flag is True else self.emit("cast", (value,), type, type)
+            return self.record(held, type).table.get("_name_")
+
+        return name() if flag is True else self.interpreter.regions.branch(flag, name, lambda: "")
+
     def option(self, value: Value, type: DataType, flag: Any) -> Any:
         """Return a value of several types as the one of one type. flag: whether it is of that."""
         if type is Scalar.NONE:
             return None
-        if isinstance(type, TupleType):  # only such a value has these items
+        is_named = isinstance(type, RecordType) and self.evaluation.info(type).kind == "namedtuple"
+        if is_named or isinstance(type, TupleType):  # only such a value has these items
             branch = self.interpreter.regions.branch
             found = branch(flag, lambda: self.made("cast", (value,), type, type), lambda: MISSING)
             return next(x for x in found.stretto_options if x is not MISSING)
@@ -400,7 +432,10 @@ class InstanceData:
         if self.is_final:
             raise error
         self.lacks_types = True
-        raise UnknownResult(self, abort(str(error), "check that there are values"))
+        raise UnknownResult(
+            self,
+            abort(f"a {error.__class__.__name__} is raised here", "check that there are values"),
+        )
 
     def stored_in(self, type: ListType, item: Any) -> Value:
         """Return an item that a list of a type gets."""
@@ -462,6 +497,8 @@ class InstanceData:
                 return Scalar.NONE
             case str():
                 return Scalar.STR
+            case tuple() if hasattr(value, "_fields"):
+                return self.named_type(value)
             case tuple():
                 items = enumerate(value)
                 return TupleType(tuple(self.type_at(x, (place, "item", n)) for n, x in items))
@@ -481,11 +518,21 @@ class InstanceData:
                     "store numbers, strings, tensors, and objects of classes of data",
                 )
 
+    def named_type(self, value: Any) -> RecordType:
+        """Return the type of a named tuple."""
+        evaluation, names = self.evaluation, value._fields
+        type = RecordType(evaluation.class_number(value.__class__, "namedtuple", names))
+        for name, item in zip(names, value, strict=True):
+            cell = evaluation.field_cell(type, name)
+            assert cell is not None
+            evaluation.grow(cell, self.type_at(item, ("field", type.number, name)))
+        return type
+
     def open_type(self, value: Any, place: Any) -> DataType:
         """Return the type of a value as data, in which tuples have any length and depth."""
         if isinstance(value, Either) and not isinstance(value, DataUnion):
             return union(self.open_type(option, place) for option in value.stretto_options)
-        if not isinstance(value, tuple):
+        if not isinstance(value, tuple) or hasattr(value, "_fields"):
             return self.type_at(value, place)
         cell = self.evaluation.cell((place, "tuples"))
         for item in value:
@@ -555,6 +602,8 @@ class InstanceData:
             case None | str():
                 kind = Scalar.NONE if value is None else Scalar.STR
                 return emit(operation("copy", (Literal(value),)), kind)
+            case tuple() if hasattr(value, "_fields"):
+                return self.named_value(value)
             case tuple():
                 found = [x for x in alternatives(type) if isinstance(x, TupleType)]
                 kinds = next((x.items for x in found if len(x.items) == len(value)), None)
@@ -578,6 +627,14 @@ class InstanceData:
                 kind = kind_of(value)
                 assert kind is not None
                 return materialize(value, kind)
+
+    def named_value(self, value: Any) -> Value:
+        """Return a named tuple as a value of the Program."""
+        type = self.named_type(value)
+        info = self.evaluation.info(type)
+        kinds = [self.evaluation.cells[self.evaluation.merged_cell(cell)] for cell in info.cells]
+        held = tuple(map(self.value_at, value, kinds))
+        return self.emit("record", held, type, (type.number, info.fields))
 
     def learn_result(self, result: Any) -> None:
         """Learn that a function of the Program returns objects of some classes: a tree that a
