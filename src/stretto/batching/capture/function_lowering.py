@@ -10,8 +10,8 @@ import torch
 
 from stretto.batching.capture.data_types import SCALARS, DataTypes, scalar_of
 from stretto.batching.capture.last_uses import LastUses, Path
+from stretto.batching.capture.operator_lowering import OperatorLowering
 from stretto.batching.capture.rows_lowering import RowsLowering
-from stretto.batching.instance_program import program_operator
 from stretto.batching.verifier import type_of as type_of_operand
 from stretto.errors import CaptureError, SourceLocation
 from stretto.ir.core import Block, Function, Literal, Op, Operand, Value, Variable
@@ -21,9 +21,6 @@ from stretto.ir.data import (
     InstanceFunction,
     InvokeOp,
     LoopOp,
-    OperandPlaceholder,
-    OperateOp,
-    Operation,
     RaiseOp,
     ReadOp,
     ReturnOp,
@@ -66,8 +63,6 @@ _MATH = frozenset(
     ("sqrt", "exp", "log", "sin", "cos", "tan", "tanh", "floor", "ceil", "atan", "asin", "acos")
 )
 """Operators of ATen on floats that are functions of `math`."""
-_FREE_OF_STRIDES = {"aten.view.default": "aten.reshape.default"}
-"""Operators that depend on strides, which values of a Program have not, and what they compute."""
 
 
 @dataclass(eq=False)
@@ -84,8 +79,6 @@ class FunctionLowering:
     """For tensors, the numbers that have been read of them, for each block around this place."""
     shared: set[Value] = field(default_factory=set[Value])
     """Lists that the program must not change in place."""
-    checks: list[TensorOp] = field(default_factory=list[TensorOp])
-    """Checks of positions, for the next operators that use them."""
     out: list[Op] = field(default_factory=list[Op])
     count: int = 0
     path: Path = ()
@@ -93,7 +86,7 @@ class FunctionLowering:
 
     def __post_init__(self) -> None:
         self.last_uses = LastUses(self.function.body)
-        self.rows = RowsLowering(self)
+        self.rows, self.operators = RowsLowering(self), OperatorLowering(self)
 
     def declare(self, result: DataType | None = None) -> None:
         """Make the function, without its ops. result: the type of its result, if it is known."""
@@ -121,12 +114,7 @@ class FunctionLowering:
             operand = operands[0] if is_one else self.assign("tuple", operands, made.result)
         self.emit(ReturnOp(operand))
         made.body = Block(made.parameters, self.out)
-        if self.checks:
-            raise CaptureError(
-                "an item of a tensor is read and not used, at a position that an instance decides",
-                location=self.checks[0].location,
-                remedy="do not read it",
-            )
+        self.operators.check_done()
 
     # -- variables -------------------------------------------------------------------------------
 
@@ -254,7 +242,8 @@ class FunctionLowering:
 
     def tensor(self, op: TensorOp) -> None:
         if op.target == CHECK:
-            self.checks.append(op)
+            if not self.rows.checks(op):
+                self.operators.checks.append(op)
             return
         if is_draw(op):
             raise CaptureError(
@@ -271,35 +260,7 @@ class FunctionLowering:
                 return
         if self.rows.lowered(op):
             return
-        operands: list[Operand] = []
-
-        def place(item: Any) -> Any:
-            if isinstance(item, Value):
-                if item in self.constants:
-                    return self.constants[item]
-                found = self.values[item]
-                if isinstance(found, Literal):
-                    return found.value
-                if found not in operands:
-                    operands.append(found)
-                return OperandPlaceholder(operands.index(found))
-            if isinstance(item, tuple):
-                return tuple([place(part) for part in item])
-            return self.rows.count(item, operands) if isinstance(item, Size) else item
-
-        checks = [c for c in self.checks if not set(c.operands).isdisjoint(op.operands)]
-        self.checks = [c for c in self.checks if c not in checks]
-        args = tuple(tuple(map(place, one.args)) for one in (*checks, op))
-        kwargs = tuple((name, place(item)) for name, item in op.kwargs)
-        # a number is read where it is needed
-        results = tuple(self.types.tensor_type_of(value) for value in op.results)
-        self.rows.check_lengths(op)
-        targets = tuple(map(self.fresh, results))
-        names = (*(one.target for one in checks), _FREE_OF_STRIDES.get(op.target, op.target))
-        operation = Operation(program_operator(*names), args, kwargs, results, op.location)
-        self.emit(OperateOp(operation, tuple(operands), results=targets, location=op.location))
-        for value, target in zip(op.results, targets, strict=True):
-            self.values[value] = target
+        self.operators.record(op)
 
     def primitive(self, op: TensorOp) -> Operand | None:
         """Return the result of an operator on numbers as a primitive; None if there is none."""
@@ -515,8 +476,8 @@ class FunctionLowering:
             case ListLengthOp(found):
                 self.values[op.result] = self.assign("len", (self.values[found],), Scalar.INT)
             case ListStackOp(found):
-                given = (self.values[found],)
-                self.values[op.result] = self.assign("rows", given, self.types.type_of(op.result))
+                type = self.types.type_of(op.result)
+                self.values[op.result] = self.assign("rows", (self.values[found],), type)
             case _:
                 raise CaptureError(f"`{op.name}` is no op of an instance", location=op.location)
 

@@ -6,6 +6,7 @@ What takes some rows, or puts rows together, is a primitive on lists of rows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,21 +15,26 @@ from stretto.batching.instance_program import program_operator
 from stretto.batching.verifier import type_of as type_of_operand
 from stretto.errors import CaptureError
 from stretto.ir.core import Literal, Operand, Value
-from stretto.ir.data import OperandPlaceholder, OperateOp, Operation, RowCount
+from stretto.ir.data import OperandPlaceholder, OperateOp, Operation, RaiseOp, RowCount
+from stretto.ir.failure import eager_class
 from stretto.ir.ops import TensorOp
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.types import NEVER, ListType, RowsType, Scalar, TensorType
+from stretto.ops.positions import position_failure
 
 if TYPE_CHECKING:
     from stretto.batching.capture.function_lowering import FunctionLowering
 
+_SHOWN_SIZE = 2**61 - 1
+"""A size that stands for a size of the instance in a message."""
 _END = 2**63 - 1
 """The end of a slice that has none, as torch writes it."""
 
 
 def first_size(value: Value) -> Size | None:
     """Return the first size of a tensor if data decide it."""
-    size = value.tensor.shape[0] if value.tensor.shape else 0
+    type = value.type
+    size = type.shape[0] if isinstance(type, TensorType) and type.shape else 0
     return size if isinstance(size, Size) else None
 
 
@@ -89,12 +95,38 @@ class RowsLowering:
             operands.append(operand)
         return RowCount(OperandPlaceholder(operands.index(operand)), one - zero, zero)
 
-    def check_lengths(self, op: TensorOp) -> None:
-        """Refuse an operator whose operands and results that are rows may have several lengths."""
-        sizes = {first_size(v) for v in op.operands if self.main.has_rows(v)}
-        made = {first_size(v) for v in op.results} - {None}
+    def check_lengths(self, ops: Sequence[TensorOp]) -> None:
+        """Refuse operators, which become one, if their operands and results that are rows may have
+        several lengths."""
+        sizes = {first_size(v) for op in ops for v in op.operands if self.main.has_rows(v)}
+        made = {first_size(v) for v in ops[-1].results} - {None}
         if len(sizes) > 1 or (sizes and not made <= sizes):
             self.refuse("tensors with several numbers of rows, which the instance decides")
+
+    def checks(self, op: TensorOp) -> bool:
+        """Lower a check of a position among rows to one of numbers; False for another check."""
+        main, (values, size, length, operator, dim, wraps) = self.main, op.args
+        is_number = isinstance(values, Value) and main.is_number(values)
+        if not is_number or not isinstance(size, Size) or not isinstance(length, int):
+            return False
+        assert isinstance(values, Value) and isinstance(dim, int)
+        count, position = self.number(size), main.number(values)
+        low = main.assign("neg", (count,), Scalar.INT) if wraps else Literal(0)
+        last: Operand = position
+        if length != 1:
+            last = main.assign("add", (position, Literal(length - 1)), Scalar.INT)
+        tests = (
+            main.assign("ge", (position, low), Scalar.BOOL),
+            main.assign("lt", (last, count), Scalar.BOOL),
+        )
+        flag = main.assign("and", tests, Scalar.BOOL)
+        failure = position_failure(str(operator), _SHOWN_SIZE, length, dim)
+        shown = {"{}": position, str(_SHOWN_SIZE): count}
+        parts = re.split(f"({{}}|{_SHOWN_SIZE})", failure.message)
+        message = tuple(shown.get(part, part) for part in parts if part)
+        error = eager_class(failure.error)
+        main.branch_on(flag, [], [RaiseOp(error, message, location=main.location)])
+        return True
 
     def refuse(self, what: str) -> None:
         raise CaptureError(
