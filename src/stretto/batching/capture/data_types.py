@@ -10,6 +10,7 @@ from typing import Any
 from stretto.batching.capture.instance_data import InstanceData
 from stretto.batching.instance_program import Composition
 from stretto.batching.instances.types import InstanceTypes
+from stretto.batching.levels.tables import short_errors
 from stretto.errors import CaptureError
 from stretto.ir.core import Program, Value
 from stretto.ir.data import (
@@ -58,6 +59,9 @@ class DataTypes:
     """The cell of each list."""
     numbers: set[Value] = field(default_factory=set[Value])
     """Values that are Python numbers wherever they come from."""
+    too_short: dict[Hashable, tuple[Exception, ...]] = field(
+        default_factory=dict[Hashable, tuple[Exception, ...]]
+    )
     compositions: dict[Hashable, Composition] = field(default_factory=dict[Hashable, Composition])
 
     def __post_init__(self) -> None:
@@ -199,6 +203,15 @@ class DataTypes:
         """Return the one object for these steps: operations are compared by their functions."""
         key = tuple(map(operation_key, steps))
         return self.compositions.setdefault(key, Composition(steps))
+
+    def short_errors(
+        self, operation: Operation, types: Sequence[DataType]
+    ) -> tuple[Exception, ...]:
+        """Return the errors that an operator raises for 0, 1, ... rows, if these are too few."""
+        key = operation_key(operation), *types
+        if key not in self.too_short:
+            self.too_short[key] = short_errors(operation, types)
+        return self.too_short[key]
 
     def tensor_type_of(self, value: Value) -> TensorType | RowsType:
         """Return the type of a tensor: one whose first size data decide is rows."""

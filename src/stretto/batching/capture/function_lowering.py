@@ -47,7 +47,15 @@ from stretto.ir.ops import (
     WhileOp,
 )
 from stretto.ir.sizes import Size
-from stretto.ir.types import DataType, DType, RowsType, Scalar, TensorListType, TupleType
+from stretto.ir.types import (
+    DataType,
+    DType,
+    RowsType,
+    Scalar,
+    TensorListType,
+    TensorType,
+    TupleType,
+)
 from stretto.ops.effects import is_draw
 from stretto.ops.positions import CHECK
 
@@ -153,7 +161,11 @@ class FunctionLowering:
         return self.of_type(value, self.types.type_of(value))
 
     def of_type(self, value: Value, type: DataType) -> Operand:
-        return self.number(value) if type in SCALARS.values() else self.operand(value)
+        if type in SCALARS.values():
+            return self.number(value)
+        if isinstance(type, TensorType) and self.is_number(value):
+            return self.operators.tensor_of(self.values[value], type)
+        return self.operand(value)
 
     def has_rows(self, value: Value) -> bool:
         """True for a value that is rows here."""

@@ -9,12 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from stretto.batching.instance_program import program_operator
 from stretto.errors import CaptureError
 from stretto.ir.core import Literal, Operand, Value
 from stretto.ir.data import OperandPlaceholder, OperateOp, Operation
 from stretto.ir.ops import TensorOp
 from stretto.ir.sizes import Size
+from stretto.ir.types import TensorType
 
 if TYPE_CHECKING:
     from stretto.batching.capture.function_lowering import FunctionLowering
@@ -56,6 +59,7 @@ class OperatorLowering:
             function = main.types.composition(tuple(operations))
             args = tuple(map(OperandPlaceholder, range(len(operands))))
             operation = Operation(function, args, (), results, op.location)
+        main.rows.check_short(operation, operands)
         main.emit(OperateOp(operation, tuple(operands), results=targets, location=op.location))
         main.values |= dict(zip(op.results, targets, strict=True))
 
@@ -97,6 +101,19 @@ class OperatorLowering:
         types = () if is_inner else tuple(map(main.types.tensor_type_of, last.results))
         names = (*(one.target for one in checks), _FREE_OF_STRIDES.get(last.target, last.target))
         return Operation(program_operator(*names), args, kwargs, types, last.location)
+
+    def tensor_of(self, number: Operand, type: TensorType) -> Operand:
+        """Return a tensor that holds a number."""
+        main = self.main
+        if isinstance(number, Literal):
+            tensor = torch.tensor(number.value, dtype=type.dtype.torch)
+            return main.assign("shared", (), type, tensor)
+        target, kwargs = main.fresh(type), (("dtype", type.dtype.torch),)
+        args = (((), OperandPlaceholder(0)),)
+        operator = program_operator("aten.full.default")
+        operation = Operation(operator, args, kwargs, (type,), main.location)
+        main.emit(OperateOp(operation, (number,), results=(target,), location=main.location))
+        return target
 
     def check_done(self) -> None:
         """Refuse checks of positions that no operator has used."""

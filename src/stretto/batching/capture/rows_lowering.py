@@ -98,10 +98,52 @@ class RowsLowering:
     def check_lengths(self, ops: Sequence[TensorOp]) -> None:
         """Refuse operators, which become one, if their operands and results that are rows may have
         several lengths."""
+        (last,) = ops[-1:]
+        is_joined = last.target == "aten.cat.default" and any(map(first_size, last.results))
+        if is_joined and len(ops) == 1:
+            self.check_joined(last)
+            return
         sizes = {first_size(v) for op in ops for v in op.operands if self.main.has_rows(v)}
-        made = {first_size(v) for v in ops[-1].results} - {None}
+        made = {first_size(v) for v in last.results} - {None}
         if len(sizes) > 1 or (sizes and not made <= sizes):
             self.refuse("tensors with several numbers of rows, which the instance decides")
+
+    def check_joined(self, op: TensorOp) -> None:
+        """Emit checks that tensors which are joined in another dim have equally many rows."""
+        main, (parts, *dims) = self.main, op.args
+        assert isinstance(parts, tuple)
+        first, *others = parts
+        assert isinstance(first, Value)
+        wanted = first_size(first) or first.tensor.shape[0]
+        expected = self.number(wanted)
+        for number, other in enumerate(others, 1):
+            assert isinstance(other, Value)
+            size = first_size(other) or other.tensor.shape[0]
+            if size == wanted:
+                continue
+            found = self.number(size)
+            flag = main.assign("eq", (expected, found), Scalar.BOOL)
+            before = f"Sizes of tensors must match except in dimension {dims[0] if dims else 0}. "
+            message = (
+                f"{before}Expected size ",
+                expected,
+                " but got size ",
+                found,
+                f" for tensor number {number} in the list.",
+            )
+            main.branch_on(flag, [], [RaiseOp(RuntimeError, message, location=main.location)])
+
+    def check_short(self, operation: Operation, operands: Sequence[Operand]) -> None:
+        """Emit checks of the numbers of rows that are too few for an operator."""
+        types = list(map(type_of_operand, operands))
+        rows = next((x for x in operands if isinstance(type_of_operand(x), RowsType)), None)
+        if rows is None:
+            return
+        main, count = self.main, self.main.assign("len", (rows,), Scalar.INT)
+        for number, error in enumerate(main.types.short_errors(operation, types)):
+            flag = main.assign("ne", (count, Literal(number)), Scalar.BOOL)
+            raised = RaiseOp(type(error), (str(error),), location=main.location)
+            main.branch_on(flag, [], [raised])
 
     def checks(self, op: TensorOp) -> bool:
         """Lower a check of a position among rows to one of numbers; False for another check."""
@@ -151,25 +193,51 @@ class RowsLowering:
             return False
         if name not in ("select", "slice", "narrow") or (args[1] if len(args) > 1 else 0) != 0:
             return False
-        if not main.has_rows(source) and not any(map(first_size, op.results)):
+        if name == "select" and not main.has_rows(source):
+            return False
+        if name != "select" and not first_size(op.result) and not main.has_rows(source):
             return False
         rows = self.as_rows(source)
         if name == "select":
-            position = self.position(args[2])
-            main.values[op.result] = main.assign("at", (rows, position), op.result.tensor)
+            main.values[op.result] = self.row(rows, self.position(args[2]), op.result.tensor)
             return True
         start, end, *step = (*args[2:], None, None)[:3] if name == "slice" else (*args[2:4], None)
+        if not first_size(op.result):
+            if step not in ([None], [1]):
+                return False
+            self.window(op, rows, self.position(start or 0))
+            return True
         if name == "narrow":
             begin = self.position(start)
             end_at = HostNumber.of(main, begin) + HostNumber.of(main, self.position(end))
             bounds = (begin, end_at.operand, Literal(None))
         else:
             bounds = tuple(map(self.bound, (start, end, *step)))
-        if not first_size(op.result):
-            self.refuse("the rows of a slice, of which only the instance knows how many there are")
         type = main.types.tensor_type_of(op.result)
         main.values[op.result] = main.assign("slice", (rows, *bounds), type)
         return True
+
+    def row(self, rows: Operand, position: Operand, type: TensorType) -> Operand:
+        return self.main.assign("at", (rows, position), type)
+
+    def window(self, op: TensorOp, rows: Operand, start: Operand) -> None:
+        """Lower a slice of known length, whose bounds have been checked: its rows are stacked."""
+        main, type = self.main, op.result.tensor
+        count, *shape = type.static_shape()
+        row, begin = TensorType(type.dtype, tuple(shape)), HostNumber.of(main, start)
+        length = main.assign("len", (rows,), Scalar.INT)
+        flag = main.assign("le", ((begin + count).operand, length), Scalar.BOOL)
+        middle = f") + length ({count}) exceeds dimension size ("
+        message = ("start (", start, middle, length, ").")
+        main.branch_on(flag, [], [RaiseOp(RuntimeError, message, location=main.location)])
+        given = [self.row(rows, (begin + n).operand, row) for n in range(count)]
+        places = tuple(map(OperandPlaceholder, range(count)))
+        target = main.values[op.result] = main.fresh(type)
+        if not given:
+            self.refuse("no rows of a tensor")
+        stack = program_operator("aten.stack.default")
+        operation = Operation(stack, ((places,),), (), (type,), main.location)
+        main.emit(OperateOp(operation, tuple(given), results=(target,), location=main.location))
 
     def position(self, item: Any) -> Operand:
         """Return an argument that is a position or a length as a number."""

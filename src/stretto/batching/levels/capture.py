@@ -50,6 +50,7 @@ from stretto.ir.ops import TensorOp
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import Renaming, rename_symbols
 from stretto.ir.types import RowsType, Scalar, TensorType
+from stretto.ops.infer import infer
 from stretto.options import Options
 from stretto.passes.check_unused import CheckUnused
 from stretto.passes.cse import EliminateCommonSubexpressions
@@ -343,9 +344,12 @@ def _emitted(operation: Operation, operator: ProgramOperator, operands: list[Any
     for target, parts in zip(operator.targets, checks, strict=False):
         state.emit(TensorOp(target, value(parts)), ())
     op = TensorOp(operator.targets[-1], value(args), kwargs)
-    types = [type_ for type_ in operation.results if isinstance(type_, TensorType)]
+    known = [type_ for type_ in operation.results if isinstance(type_, TensorType)]
+    is_known = known and len(known) == len(operation.results)
+    types = known if is_known else infer(op.target, op.args, op.kwargs)
     values = state.emit(op, types)
-    return tuple(wrap(v, LeafKind(its, False)) for v, its in zip(values, types, strict=True))
+    made = [wrap(v, LeafKind(its, False)) for v, its in zip(values, types, strict=True)]
+    return made[0] if len(made) == 1 else tuple(made)
 
 
 def _row(type_: TensorType | RowsType) -> TensorType:
