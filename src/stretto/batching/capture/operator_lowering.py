@@ -7,20 +7,16 @@ become part of those that use it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
-
+from stretto.batching.capture.lowered_values import LoweredValues
+from stretto.batching.capture.rows_lowering import RowsLowering, placeholder
 from stretto.batching.instance_program import program_operator
 from stretto.errors import CaptureError
 from stretto.ir.core import Literal, Operand, Value
 from stretto.ir.data import OperandPlaceholder, OperateOp, Operation
 from stretto.ir.ops import TensorOp
 from stretto.ir.sizes import Size
-from stretto.ir.types import TensorType
-
-if TYPE_CHECKING:
-    from stretto.batching.capture.function_lowering import FunctionLowering
 
 _FREE_OF_STRIDES = {"aten.view.default": "aten.reshape.default"}
 """Operators that depend on strides, which values of a Program have not, and what they compute."""
@@ -34,7 +30,8 @@ class OperatorLowering:
     """Records operators. checks: those of positions, for the next operators that use them. inner:
     for each value that is no data, the operator that makes it."""
 
-    main: FunctionLowering
+    main: LoweredValues
+    rows: RowsLowering
     checks: list[TensorOp] = field(default_factory=list[TensorOp])
     inner: dict[Value, Checked] = field(default_factory=dict[Value, Checked])
 
@@ -47,7 +44,7 @@ class OperatorLowering:
             self.inner[op.result] = (*given, op)
             return
         steps = self.steps((*given, op), {})
-        main.rows.check_lengths([one[-1] for one in steps])
+        self.rows.check_lengths([one[-1] for one in steps])
         operands: list[Operand] = []
         for one in steps:
             self.operation(one, steps, operands)  # finds the operands
@@ -59,7 +56,7 @@ class OperatorLowering:
             function = main.types.composition(tuple(operations))
             args = tuple(map(OperandPlaceholder, range(len(operands))))
             operation = Operation(function, args, (), results, op.location)
-        main.rows.check_short(operation, operands)
+        self.rows.check_short(operation, operands)
         main.emit(OperateOp(operation, tuple(operands), results=targets, location=op.location))
         main.values |= dict(zip(op.results, targets, strict=True))
 
@@ -87,12 +84,10 @@ class OperatorLowering:
                 found = main.values[item]
                 if isinstance(found, Literal):
                     return found.value
-                if found not in operands:
-                    operands.append(found)
-                return OperandPlaceholder(operands.index(found))
+                return placeholder(found, operands)
             if isinstance(item, tuple):
                 return tuple([place(part) for part in item])
-            return main.rows.count(item, operands) if isinstance(item, Size) else item
+            return self.rows.count(item, operands) if isinstance(item, Size) else item
 
         *checks, last = op
         args = tuple(tuple(map(place, one.args)) for one in op)
@@ -101,19 +96,6 @@ class OperatorLowering:
         types = () if is_inner else tuple(map(main.types.tensor_type_of, last.results))
         names = (*(one.target for one in checks), _FREE_OF_STRIDES.get(last.target, last.target))
         return Operation(program_operator(*names), args, kwargs, types, last.location)
-
-    def tensor_of(self, number: Operand, type: TensorType) -> Operand:
-        """Return a tensor that holds a number."""
-        main = self.main
-        if isinstance(number, Literal):
-            tensor = torch.tensor(number.value, dtype=type.dtype.torch)
-            return main.assign("shared", (), type, tensor)
-        target, kwargs = main.fresh(type), (("dtype", type.dtype.torch),)
-        args = (((), OperandPlaceholder(0)),)
-        operator = program_operator("aten.full.default")
-        operation = Operation(operator, args, kwargs, (type,), main.location)
-        main.emit(OperateOp(operation, (number,), results=(target,), location=main.location))
-        return target
 
     def check_done(self) -> None:
         """Refuse checks of positions that no operator has used."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from stretto.batching.capture.lowered_values import LoweredValues
 from stretto.batching.instance_program import program_operator
 from stretto.batching.verifier import type_of as type_of_operand
 from stretto.errors import CaptureError
@@ -21,9 +22,6 @@ from stretto.ir.ops import TensorOp
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.types import NEVER, ListType, RowsType, Scalar, TensorType
 from stretto.ops.positions import position_failure
-
-if TYPE_CHECKING:
-    from stretto.batching.capture.function_lowering import FunctionLowering
 
 _SHOWN_SIZE = 2**61 - 1
 """A size that stands for a size of the instance in a message."""
@@ -38,11 +36,18 @@ def first_size(value: Value) -> Size | None:
     return size if isinstance(size, Size) else None
 
 
+def placeholder(operand: Operand, operands: list[Operand]) -> OperandPlaceholder:
+    """Return the place of an operand, which is added to the operands if it is new."""
+    if operand not in operands:
+        operands.append(operand)
+    return OperandPlaceholder(operands.index(operand))
+
+
 @dataclass(eq=False)
 class RowsLowering:
     """Lowers sizes, and operators that take rows apart or put them together."""
 
-    main: FunctionLowering
+    main: LoweredValues
     numbers: dict[Symbol, Operand] = field(default_factory=dict[Symbol, Operand])
     """Sizes that are numbers of the program."""
 
@@ -90,10 +95,7 @@ class RowsLowering:
         zero, one, two = (size.evaluate(lambda _, n=n: n) for n in (0, 1, 2))
         if two - one != one - zero:
             self.refuse("a size that is not a multiple of the number of rows of a tensor")
-        operand = self.main.operand(rows)
-        if operand not in operands:
-            operands.append(operand)
-        return RowCount(OperandPlaceholder(operands.index(operand)), one - zero, zero)
+        return RowCount(placeholder(self.main.operand(rows), operands), one - zero, zero)
 
     def check_lengths(self, ops: Sequence[TensorOp]) -> None:
         """Refuse operators, which become one, if their operands and results that are rows may have
@@ -282,11 +284,11 @@ class RowsLowering:
 class HostNumber:
     """A number whose arithmetic emits primitives."""
 
-    main: FunctionLowering
+    main: LoweredValues
     operand: Operand
 
     @staticmethod
-    def of(main: FunctionLowering, value: Any) -> HostNumber:
+    def of(main: LoweredValues, value: Any) -> HostNumber:
         if isinstance(value, HostNumber):
             return value
         return HostNumber(main, Literal(value) if isinstance(value, int) else value)
