@@ -107,11 +107,11 @@ CHANGES = frozenset(
 ERRORS: dict[str, tuple[type[Exception], ...]] = {
     **dict.fromkeys(("at", "put", "pop"), (IndexError,)),
     **dict.fromkeys(("lookup", "remove"), (KeyError,)),
-    **dict.fromkeys(("index", "math"), (ValueError,)),
+    "index": (ValueError,),
     **dict.fromkeys(("truediv", "floordiv", "mod"), (ZeroDivisionError, OverflowError)),
     **dict.fromkeys(("pow", "lshift", "rshift"), (ZeroDivisionError, OverflowError, ValueError)),
     **dict.fromkeys(("add", "sub", "mul", "neg", "abs"), (OverflowError,)),
-    **dict.fromkeys(("to_int", "round"), (OverflowError, ValueError)),
+    **dict.fromkeys(("to_int", "round", "round_to", "math"), (OverflowError, ValueError)),
     "expect": (TypeError,), "ord": (TypeError,), "rows": (RuntimeError,),
 }  # fmt: skip
 """The classes of the exceptions that primitives may raise."""

@@ -112,7 +112,6 @@ class FunctionLowering(LoweredValues):
             operand = operands[0] if is_one else self.assign("tuple", operands, made.result)
         self.emit(ReturnOp(operand))
         made.body = Block(made.parameters, self.out)
-        self.operators.check_done()
 
     # -- ops -------------------------------------------------------------------------------------
 
@@ -130,7 +129,10 @@ class FunctionLowering(LoweredValues):
         for number, op in enumerate(block.ops):
             self.path = (*path, number)
             self.location = op.location
+            if op.blocks or isinstance(op, CallOp | CheckOp | ReadOp):
+                self.operators.emit_checks()
             self.op(op)
+        self.operators.emit_checks()
         self.path = (*path, len(block.ops))
 
     def op(self, op: Op) -> None:

@@ -13,10 +13,12 @@ import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from functools import partial
+from enum import Enum, EnumMeta
 from typing import Any, NoReturn
 
+from stretto.batching.capture import instance_numbers
 from stretto.batching.instances.types import InstanceTypes, joined
+from stretto.frontends.python.interpreter import data_texts
 from stretto.frontends.python.interpreter.data_dicts import DataDict, FixedItems
 from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, DataRef, HeapObject, Ref
 from stretto.frontends.python.lists.data_lists import DataList
@@ -30,10 +32,10 @@ from stretto.frontends.python.tracing.signals import (
 from stretto.frontends.python.tracing.tensor import Hooks, Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.data import DataObject, DataTable, DataUnion, is_here
-from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.either import Either, options_of
 from stretto.frontends.python.values.leaves import kind_of, materialize, wrap
-from stretto.frontends.python.values.scalars import LeafKind
-from stretto.frontends.python.values.texts import is_text
+from stretto.frontends.python.values.scalars import LeafKind, is_number
+from stretto.frontends.python.values.texts import Formatted, Shown, TracedText, is_text
 from stretto.ir.core import Literal, Op, Value
 from stretto.ir.data import AssignOp, ReadOp
 from stretto.ir.types import (
@@ -110,6 +112,14 @@ def type_as_data(type: TensorType) -> TensorType | RowsType:
     return RowsType(row)
 
 
+def _is_shown_plainly(piece: Shown, value: Any) -> bool:
+    show = piece.show
+    if not isinstance(show, Formatted) or show.form or show.conversion == ord("a"):
+        return False
+    is_number = isinstance(value, TracedTensor) and value.number is not None
+    return isinstance(value, DataObject) or (is_number and not value.dtype.is_floating_point)
+
+
 @dataclass(eq=False)
 class InstanceData:
     """The state of a capture for instances: their types, and which values are numbers.
@@ -152,9 +162,9 @@ class InstanceData:
 
     def is_harmless(self, op: AssignOp) -> bool:
         """True for an op that may run where the program would skip it. An attribute may be read
-        of an object that is surely one of its class."""
-        if op.op in ("get", "has"):
-            return op.args[0] not in self.casts
+        of an object that is surely one of its class, and so may a number."""
+        if op.op in ("get", "has") or op.op in instance_numbers.HARMLESS:
+            return self.casts.isdisjoint(x for x in op.args if isinstance(x, Value))
         return op.op in ("has_type", "cast", "is", "not", "item")
 
     # -- values ---------------------------------------------------------------------------------
@@ -166,7 +176,7 @@ class InstanceData:
             case Scalar.NONE:
                 return None
             case Scalar.STR:
-                return DataObject(str, DataTable(tuple, _no_attribute, _no_attribute), value)
+                return self.text_of(value)
             case Scalar():
                 self.numbers.add(value)
                 return state.number(value)
@@ -176,6 +186,11 @@ class InstanceData:
                 return self.rows(value, row)
             case RecordType() if self.evaluation.info(type).kind == "dict":
                 return self.fixed_dict(value, type)
+            case RecordType() if issubclass(self.evaluation.info(type).python, Enum):
+                return self.one_of(value, [type])
+            case RecordType() if self.evaluation.info(type).kind == "namedtuple":
+                held = self.record(value, type)
+                return tuple.__new__(held.kind, map(held.table.get, held.table.names()))
             case RecordType():
                 return self.record(value, type)
             case DictType():
@@ -204,28 +219,57 @@ class InstanceData:
         return self.wrap(emit(operation(op, args, detail), type_in_program(type)), type)
 
     def one_of(self, value: Value, types: list[DataType]) -> DataUnion:
-        """Return a value of several types as one of several values."""
+        """Return a value of several types, or a member of an enumeration, as one of several
+        values."""
 
         def split() -> tuple[Any, Any, Value]:
-            held = tracer().use(value)
-            flags = [self.made("has_type", (held,), Scalar.BOOL, (type,)) for type in types]
-            options = list(map(partial(self.option, held), types, flags))
+            held, flags, options = tracer().use(value), list[Any](), list[Any]()
+            for type in types:
+                flag: Any = True
+                if len(types) > 1:
+                    flag = self.made("has_type", (held,), Scalar.BOOL, (type,))
+                members = self.members(type)
+                if members:
+                    name = self.name_of_member(held, type, flag)
+                    flags += [self.compared("eq", name, member.name) for member in members]
+                    options += members
+                else:
+                    flags.append(flag)
+                    options.append(self.option(held, type, flag))
             self.kept += [*flags, *options]
             return flags, options, flags[0].memory.state.base
 
         return DataUnion(value, split)
 
+    def members(self, type: DataType) -> list[Enum]:
+        """Return the members of an enumeration; none for other types."""
+        python: Any = self.evaluation.info(type).python if isinstance(type, RecordType) else None
+        return list(python) if isinstance(python, EnumMeta) else []
+
+    def name_of_member(self, value: Value, type: Any, flag: Any) -> Any:
+        """Return the name of a member of an enumeration. flag: whether the value is one; an empty
+        text if not."""
+
+        def name() -> Any:
+            held = value if flag is True else self.emit("cast", (value,), type, type)
+            return self.record(held, type).table.get("_name_")
+
+        return name() if flag is True else self.interpreter.regions.branch(flag, name, lambda: "")
+
     def option(self, value: Value, type: DataType, flag: Any) -> Any:
         """Return a value of several types as the one of one type. flag: whether it is of that."""
         if type is Scalar.NONE:
             return None
-        if isinstance(type, TupleType):  # only such a value has these items
+        is_named = isinstance(type, RecordType) and self.evaluation.info(type).kind == "namedtuple"
+        if is_named or isinstance(type, TupleType):  # only such a value has these items
             branch = self.interpreter.regions.branch
             found = branch(flag, lambda: self.made("cast", (value,), type, type), lambda: MISSING)
             return next(x for x in found.stretto_options if x is not MISSING)
         found = self.made("cast", (value,), type, type)
         if isinstance(found, DataObject):
             self.casts.add(found.stored)
+        elif is_number(found):
+            self.casts.add(tracer().read(found))
         return found
 
     def record(self, value: Value, type: RecordType) -> DataObject:
@@ -445,13 +489,30 @@ class InstanceData:
         if self.is_final:
             raise error
         self.lacks_types = True
-        raise UnknownResult(self, abort(str(error), "check that there are values"))
+        raise UnknownResult(
+            self,
+            abort(f"a {error.__class__.__name__} is raised here", "check that there are values"),
+        )
 
     def stored_in(self, type: ListType, item: Any) -> Value:
         """Return an item that a list of a type gets."""
         kind = self.type_at(item, ("items", type.cell))
         self.evaluation.grow(type.cell, kind)
         return self.value_at(item, kind)
+
+    def concatenated(self, first: Any, second: Any) -> DataList:
+        """Return the content of the sum of two tuples."""
+        known = next(x for x in (first, second) if isinstance(x, DataList))
+        type: Any = known.stored.type
+        values = list[Value]()
+        for part in (first, second):
+            if isinstance(part, DataList):
+                self.merge(type, part.stored.type)
+                values.append(part.value)
+            else:
+                held = tuple(self.stored_in(type, item) for item in part)
+                values.append(self.emit("list", held, type, True))
+        return DataList(self.emit("concat", tuple(values), type, True))
 
     def note_resized(self, type: ListType) -> None:
         """Record that a list gets another number of items, while it may be gone through."""
@@ -480,6 +541,9 @@ class InstanceData:
     def type_at(self, value: Any, place: Any) -> DataType:
         """Return the type of a value as data. place: identifies what holds it."""
         kind = kind_of(value)
+        if isinstance(value, DataRef) and not value.is_leaf:
+            name = value.kind.__name__.lower()
+            fail(f"a {name} is stored in data of an instance", "store list(x) or dict(x)")
         match value:
             case DataObject() | DataUnion():
                 held: Any = value.stored.type
@@ -490,6 +554,8 @@ class InstanceData:
                 return Scalar.NONE
             case str():
                 return Scalar.STR
+            case tuple() if hasattr(value, "_fields"):
+                return self.named_type(value)
             case tuple():
                 items = enumerate(value)
                 return TupleType(tuple(self.type_at(x, (place, "item", n)) for n, x in items))
@@ -509,6 +575,52 @@ class InstanceData:
                     "store numbers, strings, tensors, and objects of classes of data",
                 )
 
+    def named_type(self, value: Any) -> RecordType:
+        """Return the type of a named tuple."""
+        evaluation, names = self.evaluation, value._fields
+        type = RecordType(evaluation.class_number(value.__class__, "namedtuple", names))
+        for name, item in zip(names, value, strict=True):
+            cell = evaluation.field_cell(type, name)
+            assert cell is not None
+            evaluation.grow(cell, self.type_at(item, ("field", type.number, name)))
+        return type
+
+    def open_type(self, value: Any, place: Any) -> DataType:
+        """Return the type of a value as data, in which tuples have any length and depth."""
+        if isinstance(value, Either) and not isinstance(value, DataUnion):
+            return union(self.open_type(option, place) for option in value.stretto_options)
+        if not isinstance(value, tuple) or hasattr(value, "_fields"):
+            return self.type_at(value, place)
+        cell = self.evaluation.cell((place, "tuples"))
+        for item in value:
+            self.evaluation.grow(cell, self.open_type(item, place))
+        return ListType(self.evaluation.merged_cell(cell), is_tuple=True)
+
+    def open_kind(self, *values: Any) -> LeafKind | None:
+        """Return the kind of tuples of different lengths, or of different texts; None for other
+        values."""
+        if all(isinstance(option, str) for value in values for option in options_of(value)):
+            return leaf(Scalar.STR)
+        if not all(isinstance(value, tuple) and self.can_be_data(value) for value in values):
+            return None
+        return leaf(union(self.open_type(value, self.place()) for value in values))
+
+    def kind_of_result(self, code: Any, result: Any) -> LeafKind | None:
+        """Return the kind of the results of a recursive function that have no other form; None if
+        that is not known of it."""
+        if code not in tracer().hints.data_results:
+            return None
+        found = self.open_type(result, ("result", code))
+        cell = self.evaluation.cell(("result", code))
+        self.evaluation.grow(cell, found)
+        return leaf(self.evaluation.cells[self.evaluation.merged_cell(cell)])
+
+    def let_result_be_data(self, code: Any) -> None:
+        """Start again, with the results of a function as data."""
+        if code not in tracer().hints.data_results:
+            tracer().hints.data_results.add(code)
+            raise Replan
+
     def data_type(self, kind: LeafKind) -> DataType:
         """Return the type of data that a leaf has."""
         type: Any = kind.type
@@ -522,9 +634,9 @@ class InstanceData:
 
     def can_be_data(self, value: Any) -> bool:
         """True for a value that can be stored in data."""
-        if isinstance(value, tuple | Either):
+        if isinstance(value, tuple | Either) and not isinstance(value, DataUnion):
             parts = value if isinstance(value, tuple) else value.stretto_options
-            return isinstance(value, DataUnion) or all(map(self.can_be_data, parts))
+            return all(map(self.can_be_data, parts))
         if value is None or isinstance(value, str | Ref) or kind_of(value) is not None:
             return True
         return tracer().heap.is_own(value) and not isinstance(value, types.FunctionType | type)
@@ -544,15 +656,21 @@ class InstanceData:
         match value:
             case DataObject() | DataUnion():
                 return value.value
+            case _ if is_text(value):
+                return self.text_value(value)
             case None | str():
                 kind = Scalar.NONE if value is None else Scalar.STR
                 return emit(operation("copy", (Literal(value),)), kind)
+            case tuple() if hasattr(value, "_fields"):
+                return self.named_value(value)
             case tuple():
-                kinds = next(
-                    x.items
-                    for x in alternatives(type)
-                    if isinstance(x, TupleType) and len(x.items) == len(value)
-                )
+                found = [x for x in alternatives(type) if isinstance(x, TupleType)]
+                kinds = next((x.items for x in found if len(x.items) == len(value)), None)
+                if kinds is None:
+                    kind = next(x for x in alternatives(type) if isinstance(x, ListType))
+                    inner = self.evaluation.item_type(kind)
+                    held = tuple(self.value_at(item, inner) for item in value)
+                    return self.emit("list", held, kind, True)
                 items = tuple(map(self.value_at, value, kinds))
                 return emit(operation("tuple", items), TupleType(kinds))
             case Either():
@@ -562,7 +680,8 @@ class InstanceData:
                     made = emit(operation("copy", (given,)), type_in_program(type))
                     return self.one_of(made, [])
 
-                return Hooks.use(value, option).value
+                found = Hooks.use(value, option)
+                return self.text_value(found) if is_text(found) else found.value
             case _:
                 kind = kind_of(value)
                 assert kind is not None
@@ -570,6 +689,14 @@ class InstanceData:
                 if isinstance(given, TensorType) and given not in alternatives(type):
                     given = joined((given, type))
                 return emit(operation("copy", (made,)), given) if is_rows(given) else made
+
+    def named_value(self, value: Any) -> Value:
+        """Return a named tuple as a value of the Program."""
+        type = self.named_type(value)
+        info = self.evaluation.info(type)
+        kinds = [self.evaluation.cells[self.evaluation.merged_cell(cell)] for cell in info.cells]
+        held = tuple(map(self.value_at, value, kinds))
+        return self.emit("record", held, type, (type.number, info.fields))
 
     def learn_result(self, result: Any) -> None:
         """Learn that a function of the Program returns objects of some classes: a tree that a
@@ -584,13 +711,74 @@ class InstanceData:
 
     # -- operators --------------------------------------------------------------------------------
 
+    computed = staticmethod(instance_numbers.computed)
+    operated = staticmethod(instance_numbers.operated)
+    converted = staticmethod(instance_numbers.converted)
+
     def compared(self, name: str, first: Any, second: Any) -> Any:
         """Return a comparison of texts."""
-        are_texts = all(
-            isinstance(x, str) or (isinstance(x, DataObject) and x.kind is str)
-            for x in (first, second)
-        )
-        if not are_texts:
+        if not isinstance(first, str) or not isinstance(second, str):
             return NotImplemented
-        args = tuple(x.value if isinstance(x, DataObject) else Literal(x) for x in (first, second))
+        args = tuple(self.text_value(x) if is_text(x) else Literal(x) for x in (first, second))
         return self.made(name, args, Scalar.BOOL)
+
+    # -- texts ------------------------------------------------------------------------------------
+
+    def text_of(self, value: Value) -> TracedText:
+        """Return a text of the Program as a text with one hole."""
+        hole = DataObject(str, DataTable(tuple, _no_attribute, _no_attribute), value)
+        tracer().has_texts = True
+        return TracedText((Shown(Formatted()),), (hole,))
+
+    def text(self, op: str, value: Value) -> TracedText:
+        """Emit an op that makes a text."""
+        return self.text_of(self.emit(op, (value,), Scalar.STR))
+
+    def kind_of_text(self, text: TracedText) -> LeafKind | None:
+        """Return the kind of a text; None if it shows values in a way that data do not."""
+        shown = [piece for piece in text.stretto_pieces if isinstance(piece, Shown)]
+        are_plain = len(shown) == len(text.stretto_values) and all(
+            map(_is_shown_plainly, shown, text.stretto_values)
+        )
+        return leaf(Scalar.STR) if are_plain else None
+
+    def text_value(self, text: Any) -> Value:
+        """Return a text as a value of the Program."""
+        if not is_text(text):
+            return self.emit("copy", (Literal(text),), Scalar.STR)
+        if self.kind_of_text(text) is None:
+            fail(
+                "a text of an instance shows a value in another way than str(x) of an int, bool "
+                "or str",
+                "make the text of the result, outside of the batch",
+            )
+        found, values = None, iter(text.stretto_values)
+        for piece in text.stretto_pieces:
+            part: Any = Literal(piece)
+            if isinstance(piece, Shown):
+                part = self._shown(piece, next(values))
+            found = part if found is None else self.emit("join_str", (found, part), Scalar.STR)
+        assert found is not None and not isinstance(found, Literal)
+        return found
+
+    def _shown(self, piece: Shown, value: Any) -> Value:
+        is_repr = isinstance(piece.show, Formatted) and piece.show.conversion == ord("r")
+        if isinstance(value, DataObject):
+            return self.emit("repr", (value.value,), Scalar.STR) if is_repr else value.value
+        kind = kind_of(value)
+        assert kind is not None
+        return self.emit("text", (materialize(value, kind),), Scalar.STR)
+
+    def of_text(self, text: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Call a method of a text."""
+        return data_texts.of_text(self.interpreter, text, name, args, kwargs)
+
+    def characters(self, text: Any) -> DataList:
+        type = ListType(self.evaluation.cell("characters"))
+        self.evaluation.grow(type.cell, Scalar.STR)
+        return DataList(self.emit("characters", (self.text_value(text),), type))
+
+    def list_of_texts(self, items: Any) -> Value:
+        """Return a list of texts as a value of the Program."""
+        content = items.table[ITEMS]
+        return content.value if isinstance(content, DataList) else self.new_content(content).value

@@ -12,11 +12,11 @@ from typing import Any
 from stretto.batching.capture.lowered_values import LoweredValues
 from stretto.batching.capture.rows_lowering import RowsLowering, placeholder
 from stretto.batching.instance_program import program_operator
-from stretto.errors import CaptureError
 from stretto.ir.core import Literal, Operand, Value
 from stretto.ir.data import OperandPlaceholder, OperateOp, Operation
 from stretto.ir.ops import TensorOp
 from stretto.ir.sizes import Size
+from stretto.ops.positions import CHECK
 
 _FREE_OF_STRIDES = {"aten.view.default": "aten.reshape.default"}
 """Operators that depend on strides, which values of a Program have not, and what they compute."""
@@ -45,20 +45,30 @@ class OperatorLowering:
             return
         steps = self.steps((*given, op), {})
         self.rows.check_lengths([one[-1] for one in steps])
-        operands: list[Operand] = []
+        self.operate(steps, op.results)
+
+    def emit_checks(self) -> None:
+        """Emit the checks of positions that no operator uses."""
+        for check in self.checks:
+            self.operate([(check,)], ())
+        self.checks = []
+
+    def operate(self, steps: list[Checked], values: tuple[Value, ...]) -> None:
+        """Emit operators as one. values: its results; none for a check."""
+        main, operands = self.main, list[Operand]()
         for one in steps:
             self.operation(one, steps, operands)  # finds the operands
         operations = [self.operation(one, steps, operands) for one in steps]
-        results = operations[-1].results
-        targets = tuple(map(main.fresh, results))
-        operation = operations[0]
+        (*_, operation), location = operations, steps[-1][-1].location
+        results = operation.results
         if len(operations) > 1:
             function = main.types.composition(tuple(operations))
             args = tuple(map(OperandPlaceholder, range(len(operands))))
-            operation = Operation(function, args, (), results, op.location)
+            operation = Operation(function, args, (), results, location)
+        targets = tuple(map(main.fresh, results))
         self.rows.check_short(operation, operands)
-        main.emit(OperateOp(operation, tuple(operands), results=targets, location=op.location))
-        main.values |= dict(zip(op.results, targets, strict=True))
+        main.emit(OperateOp(operation, tuple(operands), results=targets, location=location))
+        main.values |= dict(zip(values, targets, strict=bool(values)))
 
     def steps(self, op: Checked, found: dict[Value, Checked]) -> list[Checked]:
         """Return the operators that make what an operator needs and is no data, and itself last.
@@ -93,15 +103,7 @@ class OperatorLowering:
         args = tuple(tuple(map(place, one.args)) for one in op)
         kwargs = tuple((name, place(item)) for name, item in last.kwargs)
         is_inner = len(last.results) == 1 and last.result in self.inner
-        types = () if is_inner else tuple(map(main.types.tensor_type_of, last.results))
+        made = last.operands if last.target == CHECK else last.results
+        types = () if is_inner else tuple(map(main.types.tensor_type_of, made))
         names = (*(one.target for one in checks), _FREE_OF_STRIDES.get(last.target, last.target))
         return Operation(program_operator(*names), args, kwargs, types, last.location)
-
-    def check_done(self) -> None:
-        """Refuse checks of positions that no operator has used."""
-        if self.checks:
-            raise CaptureError(
-                "an item of a tensor is read and not used, at a position that an instance decides",
-                location=self.checks[0].location,
-                remedy="do not read it",
-            )

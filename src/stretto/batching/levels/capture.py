@@ -51,6 +51,7 @@ from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import Renaming, rename_symbols
 from stretto.ir.types import RowsType, Scalar, TensorType
 from stretto.ops.infer import infer
+from stretto.ops.positions import CHECK
 from stretto.options import Options
 from stretto.passes.check_unused import CheckUnused
 from stretto.passes.cse import EliminateCommonSubexpressions
@@ -343,8 +344,11 @@ def _emitted(operation: Operation, operator: ProgramOperator, operands: list[Any
     kwargs = tuple((name, value(filled(item, operands))) for name, item in operation.kwargs)
     for target, parts in zip(operator.targets, checks, strict=False):
         state.emit(TensorOp(target, value(parts)), ())
-    op = TensorOp(operator.targets[-1], value(args), kwargs)
     known = [type_ for type_ in operation.results if isinstance(type_, TensorType)]
+    if operator.targets[-1] == CHECK:
+        state.emit(TensorOp(CHECK, value(args)), ())
+        return wrap(state.read(args[0]), LeafKind(known[0], False))
+    op = TensorOp(operator.targets[-1], value(args), kwargs)
     is_known = known and len(known) == len(operation.results)
     types = known if is_known else infer(op.target, op.args, op.kwargs)
     values = state.emit(op, types)

@@ -50,7 +50,7 @@ from stretto.frontends.python.values.state import (
 )
 from stretto.ir.core import Value
 from stretto.ir.sizes import Size
-from stretto.ir.types import Dim
+from stretto.ir.types import Dim, TensorListType
 
 if TYPE_CHECKING:
     from stretto.frontends.python.interpreter.regions import Regions
@@ -239,7 +239,8 @@ class CarriedState:
     def value_of(self, value: Any, kind: LeafKind) -> Value:
         if value is UNDEFINED:
             return placeholder(kind)
-        return materialize(list(value) if isinstance(value, tuple) else value, kind)
+        is_content = isinstance(value, tuple) and isinstance(kind.type, TensorListType)
+        return materialize(list(value) if is_content else value, kind)
 
     # -- entering -------------------------------------------------------------------------------
 

@@ -90,6 +90,10 @@ class DataRef(Ref, DataObject):
 
     __slots__ = ()
 
+    @property
+    def is_leaf(self) -> bool:  # type: ignore[override]
+        return self.kind in (list, tuple, dict)
+
 
 class IteratorRef(HeapObject):
     """An iterator: its table holds what it takes its items from, and how far it is."""

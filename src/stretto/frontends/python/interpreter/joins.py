@@ -36,7 +36,7 @@ from stretto.frontends.python.interpreter.heap import (
 from stretto.frontends.python.tracing.signals import Poison, fail
 from stretto.frontends.python.tracing.tensor import ListLength, Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import TracedRegion, tracer
-from stretto.frontends.python.values.data import DataUnion
+from stretto.frontends.python.values.data import DataObject, DataUnion
 from stretto.frontends.python.values.either import NONE, Either
 from stretto.frontends.python.values.leaves import (
     device_of,
@@ -292,7 +292,7 @@ class ArmJoin:
         """True if one object can represent those of both arms after the branch."""
         heap, type_of = self.regions.heap, self.regions.interpreter.attributes.type_of
         for side in (first, second):
-            if isinstance(side, types.FunctionType | type):
+            if isinstance(side, types.FunctionType | type | DataObject):
                 return False
             if isinstance(heap.table_of(side), AttributeTable):
                 return False
@@ -425,6 +425,13 @@ class ArmJoin:
         parts = parts_of(value)
         if parts is not None:
             return rebuild_tuple(value, [self.guarded(item, in_second) for item in parts])
+        if isinstance(value, types.MethodType):
+            held, function = value.__self__, value.__func__
+            found, of = self.guarded(held, in_second), self.guarded(function, in_second)
+            return value if found is held and of is function else types.MethodType(of, found)
+        if isinstance(value, BoundMethod):
+            held = self.guarded(value.holder, in_second)
+            return value if held is value.holder else BoundMethod(held, value.name)
         self.guard_tables(value, in_second)
         return value
 
@@ -550,11 +557,6 @@ def _holders(value: Any) -> Iterator[Any]:
     match value:
         case types.FunctionType():
             yield from value.__closure__ or ()
-        case types.MethodType():
-            yield value.__self__
-            yield value.__func__
-        case BoundMethod():
-            yield value.holder
         case functools.partial():
             yield from (value.func, *value.args, *value.keywords.values())
         case _:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stretto.frontends.python.interpreter import native_code
+from stretto.frontends.python.interpreter import data_texts, native_code
 from stretto.frontends.python.interpreter.data_dicts import DataDict
 from stretto.frontends.python.interpreter.frames import HostFunction
 from stretto.frontends.python.interpreter.heap import (
     ATOMS,
     ITEMS,
     MISSING,
+    DataRef,
     DictView,
     HeapObject,
     Ref,
@@ -29,7 +30,6 @@ from stretto.frontends.python.tracing.tensor import (
     TracedTensor,
 )
 from stretto.frontends.python.tracing.tracer import tracer
-from stretto.frontends.python.values.data import DataObject
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import (
     to_traced_list,
@@ -40,6 +40,7 @@ from stretto.frontends.python.values.scalars import (
     number_kind,
 )
 from stretto.frontends.python.values.state import TracedList
+from stretto.frontends.python.values.texts import is_text
 from stretto.ir.types import Scalar
 
 if TYPE_CHECKING:
@@ -62,8 +63,9 @@ class Operators:
                 return self.interpreter.regions.condition(value)
             case Poison():
                 value.fail()
-            case DataObject() if value.kind is str:
-                return tracer().data.made("truth", (value.value,), Scalar.BOOL)
+            case _ if is_text(value) and tracer().data is not None:
+                data = tracer().data
+                return data.made("truth", (data.text_value(value),), Scalar.BOOL)
             case DictView():
                 return self.truth(self.interpreter.containers.length(value))
             case _:
@@ -150,6 +152,10 @@ class Operators:
             result = self.special(held, method, other)
             if result is not NotImplemented:
                 return result
+        if name == "mul" and tracer().data is not None:
+            held, count = (first, second) if isinstance(first, str) else (second, first)
+            if isinstance(held, str) and issubclass(type_of(count), int):
+                return data_texts.repeated(self.interpreter, held, count)
         if name == "mod" and isinstance(first, str):
             return self.interpreter.strings.percent(first, second)
         if name == "mod" and isinstance(first, bytes | bytearray):
@@ -205,6 +211,8 @@ class Operators:
         return self._no_operator(name, first, second)
 
     def _concatenated(self, first: Any, second: Any) -> Any:
+        if any(isinstance(x, DataRef) and x.kind is tuple for x in (first, second)):
+            return self._joint_tuple(first, second)
         if not isinstance(first, Ref) or not issubclass(first.kind, list | deque):
             return NotImplemented
         base = list if issubclass(first.kind, list) else deque
@@ -218,6 +226,15 @@ class Operators:
         made = self.interpreter.containers.copied(first)
         self.interpreter.containers.method_call(made, "extend", (second,), {})
         return made
+
+    def _joint_tuple(self, first: Any, second: Any) -> Any:
+        """Return the sum of two tuples, one of which is of an instance."""
+        for value in (first, second):
+            kind = self.interpreter.attributes.type_of(value)
+            if not issubclass(kind, tuple):
+                raise TypeError(f'can only concatenate tuple (not "{kind.__name__}") to tuple')
+        parts = [x.table[ITEMS] if isinstance(x, Ref) else x for x in (first, second)]
+        return self.heap.new(tuple, tracer().data.concatenated(*parts))
 
     def _repeated(self, first: Any, second: Any) -> Any:
         held, count = (first, second) if isinstance(first, Ref) else (second, first)
@@ -311,7 +328,7 @@ class Operators:
 
             return regions.each_option(either, on_option)
         name = COMPARISONS[op]
-        if isinstance(first, DataObject) or isinstance(second, DataObject):
+        if tracer().data is not None and (is_text(first) or is_text(second)):
             found = tracer().data.compared(name, first, second)
             if found is not NotImplemented:
                 return found

@@ -27,7 +27,7 @@ from stretto.frontends.python.interpreter.frames import (
     thrown,
 )
 from stretto.frontends.python.interpreter.generators import has_yield
-from stretto.frontends.python.interpreter.heap import MISSING, DataRef
+from stretto.frontends.python.interpreter.heap import MISSING, DataRef, IteratorRef
 from stretto.frontends.python.interpreter.joins import LiveNames
 from stretto.frontends.python.interpreter.syntax import (
     DoStatement,
@@ -656,6 +656,8 @@ class Statements:
     def _unpack(self, frame: PythonFrame, targets: list[ast.expr], value: Any) -> None:
         starred = [n for n, item in enumerate(targets) if isinstance(item, ast.Starred)]
         iteration, containers = self.interpreter.iteration, self.interpreter.containers
+        if tracer().data is not None and isinstance(value, IteratorRef):
+            value = self.heap.list_of(iteration.collect(value))
         if isinstance(value, DataRef):
             items = containers.unpacked(value, len(targets), *starred)
             for target, item in zip(targets, items, strict=True):

@@ -276,6 +276,13 @@ class FunctionSummary(CarriedState):
             result.fail_at_origin()
         if tracer().data is not None:
             tracer().data.learn_result(result)
+            kind = tracer().data.kind_of_result(self.code, result)
+            if kind is not None:
+                before = self.result
+                same = before is not None and before.kind == kind
+                self.result = before if same else Carried(kind, UNDEFINED, result)
+                self.has_other_result = before is not None and not same
+                return same
         before = self.result
         if before is None:
             self.result = self.learning.alone(result)
@@ -285,6 +292,7 @@ class FunctionSummary(CarriedState):
             except NeedsPeel:
                 if tracer().data is not None:
                     tracer().data.let_be_data(result)
+                    tracer().data.let_result_be_data(self.code)
                 self.fail_result()
         self.has_other_result = before is not None and self.result is not before
         return self.result is before

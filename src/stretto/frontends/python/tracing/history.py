@@ -291,6 +291,8 @@ class Hints:
     hold them."""
     data_containers: set[Hashable] = field(default_factory=set[Hashable])
     """Places of the function that make containers which are data of an instance from the start."""
+    data_results: set[CodeType] = field(default_factory=set[CodeType])
+    """Recursive functions whose results are data of an instance."""
     resized: set[int] = field(default_factory=set[int])
     """Cells of lists of data to which the function adds items, or removes some."""
     stored: set[str] = field(default_factory=set[str])

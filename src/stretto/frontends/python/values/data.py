@@ -68,6 +68,8 @@ class DataObject(HeapObject):
     """An object of an instance. `value` is a value of the Program."""
 
     __slots__ = ("stored",)
+    is_leaf = True
+    """True if an object of this class can be made again of the value."""
 
     def __init__(self, kind: type, table: DataTable, value: Value) -> None:
         super().__init__(kind, table, 0)
@@ -89,6 +91,7 @@ class DataUnion(Either):
     """
 
     __slots__ = ("found", "split", "stored")
+    is_leaf = True
 
     def __init__(self, value: Value, split: Callable[[], tuple[Any, Any, Value]]) -> None:
         self.stored, self.split = value, split

@@ -35,6 +35,7 @@ from stretto.frontends.python.values.scalars import (
 from stretto.frontends.python.values.state import (
     TracedList,
 )
+from stretto.frontends.python.values.texts import is_text
 from stretto.ir.core import Value
 from stretto.ir.data import AssignOp
 from stretto.ir.ops import ListExtendOp, ListNewOp, ListStackOp, TensorOp
@@ -53,7 +54,10 @@ def kind_of(value: Any) -> LeafKind | None:
     if issubclass(kind, (int, float)) and not issubclass(kind, Enum):
         return LeafKind(TensorType(python_dtype(type(value))), True)
     if issubclass(kind, DataObject | DataUnion):
-        return LeafKind(value.stored.type, False)
+        return LeafKind(value.stored.type, False) if value.is_leaf else None
+    if is_text(value):
+        data = tracer().data
+        return None if data is None else data.kind_of_text(value)
     return list_kind(value) if issubclass(kind, TracedList) else None
 
 
@@ -162,7 +166,7 @@ def placeholder(kind: LeafKind) -> Value:
     state = tracer()
     if isinstance(kind.type, TensorListType):
         return state.emit(ListNewOp(()), (kind.type,))[0]
-    if is_data(kind):
+    if is_data(kind) or (state.data is not None and not kind.number):
         return state.emit(AssignOp("unset"), (kind.type,))[0]
     dtype = kind.type.dtype
     if kind.type.is_scalar:
