@@ -10,6 +10,7 @@ import torch
 
 from stretto.batching.capture.data_types import SCALARS, DataTypes, scalar_of
 from stretto.batching.capture.last_uses import LastUses, Path
+from stretto.batching.capture.number_lowering import NumberLowering, tensor_places
 from stretto.batching.capture.rows_lowering import RowsLowering
 from stretto.batching.instance_program import program_operator
 from stretto.batching.verifier import type_of as type_of_operand
@@ -50,22 +51,18 @@ from stretto.ir.ops import (
     WhileOp,
 )
 from stretto.ir.sizes import Size
-from stretto.ir.types import DataType, DType, RowsType, Scalar, TensorListType, TupleType
+from stretto.ir.types import (
+    DataType,
+    DType,
+    RowsType,
+    Scalar,
+    TensorListType,
+    TensorType,
+    TupleType,
+)
 from stretto.ops.effects import is_draw
 from stretto.ops.positions import CHECK
 
-_PRIMITIVES = {
-    "add": "add", "sub": "sub", "mul": "mul", "div": "truediv", "floor_divide": "floordiv",
-    "remainder": "mod", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne",
-    "logical_and": "and", "logical_or": "or", "logical_xor": "xor", "bitwise_and": "and",
-    "bitwise_or": "or", "bitwise_xor": "xor", "minimum": "min", "maximum": "max",
-    "logical_not": "not", "neg": "neg", "abs": "abs", "bitwise_not": "invert",
-}  # fmt: skip
-"""The primitives that compute operators of ATen on numbers."""
-_MATH = frozenset(
-    ("sqrt", "exp", "log", "sin", "cos", "tan", "tanh", "floor", "ceil", "atan", "asin", "acos")
-)
-"""Operators of ATen on floats that are functions of `math`."""
 _FREE_OF_STRIDES = {"aten.view.default": "aten.reshape.default"}
 """Operators that depend on strides, which values of a Program have not, and what they compute."""
 
@@ -93,6 +90,7 @@ class FunctionLowering:
 
     def __post_init__(self) -> None:
         self.last_uses = LastUses(self.function.body)
+        self.numbers = NumberLowering(self)
         self.rows = RowsLowering(self)
 
     def declare(self, result: DataType | None = None) -> None:
@@ -152,14 +150,15 @@ class FunctionLowering:
         """Return a value as an operand of an op on data."""
         if value in self.constants:
             return self.assign("shared", (), value.tensor, self.constants[value])
-        return self.values[value]
+        return self.numbers.as_tensor(value)
 
     def as_data(self, value: Value) -> Operand:
         """Return a value as part of data: what is a Python number is no tensor there."""
         return self.of_type(value, self.types.type_of(value))
 
     def of_type(self, value: Value, type: DataType) -> Operand:
-        return self.number(value) if type in SCALARS.values() else self.operand(value)
+        is_number = self.types.is_host(value) and not isinstance(type, TensorType)
+        return self.number(value) if is_number or type in SCALARS.values() else self.operand(value)
 
     def has_rows(self, value: Value) -> bool:
         """True for a value that is rows here."""
@@ -262,7 +261,7 @@ class FunctionLowering:
         given = op.operands
         are_numbers = all(self.is_number(value) for value in given)
         if given and len(op.results) == 1 and (are_numbers or self.types.is_number(op.result)):
-            made = self.primitive(op)
+            made = self.numbers.primitive(op)
             if made is not None:
                 self.values[op.result] = made
                 return
@@ -280,21 +279,26 @@ class FunctionLowering:
         """Emit an operator, after checks of its positions. types, values: of its results."""
         operands: list[Operand] = []
 
-        def place(item: Any) -> Any:
+        def place(item: Any, is_tensor: bool = False) -> Any:
             if isinstance(item, Value):
                 if item in self.constants:
                     return self.constants[item]
                 found = self.values[item]
                 if isinstance(found, Literal):
-                    return found.value
+                    held, dtype = found.value, item.tensor.dtype.torch
+                    return torch.tensor(held, dtype=dtype) if is_tensor else held
+                if is_tensor:
+                    found = self.numbers.as_tensor(item)
                 if found not in operands:
                     operands.append(found)
                 return OperandPlaceholder(operands.index(found))
             if isinstance(item, tuple):
-                return tuple([place(part) for part in item])
+                return tuple([place(part, is_tensor) for part in item])
             return self.rows.count(item, operands) if isinstance(item, Size) else item
 
-        args = tuple(tuple(map(place, one.args)) for one in ops)
+        args = tuple(tuple(map(place, one.args)) for one in ops[:-1])
+        places = tensor_places(ops[-1].target)
+        args += (tuple(place(item, n in places) for n, item in enumerate(ops[-1].args)),)
         kwargs = tuple((name, place(item)) for name, item in ops[-1].kwargs)
         targets = tuple(map(self.fresh, types))
         names = (_FREE_OF_STRIDES.get(one.target, one.target) for one in ops)
@@ -309,55 +313,6 @@ class FunctionLowering:
             (positions,) = check.operands
             self.operate((check,), (self.types.tensor_type_of(positions),), ())
         self.checks = []
-
-    def primitive(self, op: TensorOp) -> Operand | None:
-        """Return the result of an operator on numbers as a primitive; None if there is none."""
-        name = op.target.split(".")[1]
-        kind = scalar_of(op.result.tensor.dtype)
-        if op.result.tensor.shape or (op.kwargs and name not in ("_to_copy", "div")):
-            return None
-        args = list[Operand]()
-        for item in op.args:
-            if isinstance(item, Value):
-                args.append(self.number(item))
-            elif isinstance(item, bool | int | float):
-                args.append(Literal(item))
-            else:
-                return None
-        if name in ("_to_copy", "clone", "alias"):
-            (value,) = args
-            before = type_of_operand(value)
-            if before is kind:
-                return value
-            if kind is Scalar.BOOL:
-                return self.assign("truth", (value,), kind)
-            return self.assign("to_int" if kind is Scalar.INT else "to_float", (value,), kind)
-        if name == "where":
-            flag, one, other = args
-            target = self.fresh(kind)
-            arms = [[AssignOp("copy", (x,), results=(target,))] for x in (one, other)]
-            self.branch_on(flag, *arms)
-            return target
-        if name == "rsub":
-            return self.assign("sub", (args[1], args[0]), kind)
-        if op.kwargs:
-            mode = dict(op.kwargs).get("rounding_mode")
-            if mode != "floor":
-                return None
-            name = "floor_divide"
-        if name in _MATH and len(args) == 1:
-            return self.assign("math", args, kind, name)
-        found = _PRIMITIVES.get(name)
-        if found is None or len(args) > 2:
-            return None
-        if found in ("and", "or", "xor") and name.startswith("logical"):
-            args = list(map(self.truth, args))
-        return self.assign(found, args, kind)
-
-    def truth(self, operand: Operand) -> Operand:
-        if type_of_operand(operand) is Scalar.BOOL:
-            return operand
-        return self.assign("truth", (operand,), Scalar.BOOL)
 
     def check(self, condition: Value, failure: Failure, detail: Value | None) -> None:
         flag = self.number(condition)

@@ -169,7 +169,6 @@ class InstanceData:
             case Scalar.STR:
                 return DataObject(str, DataTable(tuple, _no_attribute, _no_attribute), value)
             case Scalar():
-                self.numbers.add(value)
                 return state.number(value)
             case TensorType():
                 return wrap(value, LeafKind(type, False))
@@ -639,6 +638,7 @@ class InstanceData:
 
     # -- operators --------------------------------------------------------------------------------
 
+    as_tensor = staticmethod(instance_numbers.as_tensor)
     computed = staticmethod(instance_numbers.computed)
     operated = staticmethod(instance_numbers.operated)
     converted = staticmethod(instance_numbers.converted)
