@@ -274,6 +274,8 @@ def _structure(
         return leaf(materialize(value, kind))
     if isinstance(value, Either):
         return leaf(data.value_at(value, data.type_at(value, "the result")))
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return made(type(value), dict(zip(value._fields, value, strict=True)))
     if isinstance(value, tuple):
         return made(tuple, dict(enumerate(value)))
     if isinstance(value, Ref) and value.kind not in (list, tuple, dict):

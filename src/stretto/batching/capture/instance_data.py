@@ -13,11 +13,12 @@ import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from functools import partial
+from enum import Enum, EnumMeta
 from typing import Any, NoReturn
 
 from stretto.batching.capture import instance_numbers
 from stretto.batching.instances.types import InstanceTypes, joined
+from stretto.frontends.python.interpreter import data_texts
 from stretto.frontends.python.interpreter.data_dicts import DataDict, FixedItems
 from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, DataRef, HeapObject, Ref
 from stretto.frontends.python.lists.data_lists import DataList
@@ -31,10 +32,10 @@ from stretto.frontends.python.tracing.signals import (
 from stretto.frontends.python.tracing.tensor import Hooks, Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.data import DataObject, DataTable, DataUnion, is_here
-from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.either import Either, options_of
 from stretto.frontends.python.values.leaves import kind_of, materialize, wrap
 from stretto.frontends.python.values.scalars import LeafKind, is_number
-from stretto.frontends.python.values.texts import is_text
+from stretto.frontends.python.values.texts import Formatted, Shown, TracedText, is_text
 from stretto.ir.core import Literal, Op, Value
 from stretto.ir.data import AssignOp, ReadOp
 from stretto.ir.types import (
@@ -111,6 +112,14 @@ def type_as_data(type: TensorType) -> TensorType | RowsType:
     return RowsType(row)
 
 
+def _is_shown_plainly(piece: Shown, value: Any) -> bool:
+    show = piece.show
+    if not isinstance(show, Formatted) or show.form or show.conversion == ord("a"):
+        return False
+    is_number = isinstance(value, TracedTensor) and value.number is not None
+    return isinstance(value, DataObject) or (is_number and not value.dtype.is_floating_point)
+
+
 @dataclass(eq=False)
 class InstanceData:
     """The state of a capture for instances: their types, and which values are numbers.
@@ -167,7 +176,7 @@ class InstanceData:
             case Scalar.NONE:
                 return None
             case Scalar.STR:
-                return DataObject(str, DataTable(tuple, _no_attribute, _no_attribute), value)
+                return self.text_of(value)
             case Scalar():
                 return state.number(value)
             case TensorType():
@@ -176,6 +185,11 @@ class InstanceData:
                 return self.rows(value, row)
             case RecordType() if self.evaluation.info(type).kind == "dict":
                 return self.fixed_dict(value, type)
+            case RecordType() if issubclass(self.evaluation.info(type).python, Enum):
+                return self.one_of(value, [type])
+            case RecordType() if self.evaluation.info(type).kind == "namedtuple":
+                held = self.record(value, type)
+                return tuple.__new__(held.kind, map(held.table.get, held.table.names()))
             case RecordType():
                 return self.record(value, type)
             case DictType():
@@ -204,22 +218,49 @@ class InstanceData:
         return self.wrap(emit(operation(op, args, detail), type_in_program(type)), type)
 
     def one_of(self, value: Value, types: list[DataType]) -> DataUnion:
-        """Return a value of several types as one of several values."""
+        """Return a value of several types, or a member of an enumeration, as one of several
+        values."""
 
         def split() -> tuple[Any, Any, Value]:
-            held = tracer().use(value)
-            flags = [self.made("has_type", (held,), Scalar.BOOL, (type,)) for type in types]
-            options = list(map(partial(self.option, held), types, flags))
+            held, flags, options = tracer().use(value), list[Any](), list[Any]()
+            for type in types:
+                flag: Any = True
+                if len(types) > 1:
+                    flag = self.made("has_type", (held,), Scalar.BOOL, (type,))
+                members = self.members(type)
+                if members:
+                    name = self.name_of_member(held, type, flag)
+                    flags += [self.compared("eq", name, member.name) for member in members]
+                    options += members
+                else:
+                    flags.append(flag)
+                    options.append(self.option(held, type, flag))
             self.kept += [*flags, *options]
             return flags, options, flags[0].memory.state.base
 
         return DataUnion(value, split)
 
+    def members(self, type: DataType) -> list[Enum]:
+        """Return the members of an enumeration; none for other types."""
+        python: Any = self.evaluation.info(type).python if isinstance(type, RecordType) else None
+        return list(python) if isinstance(python, EnumMeta) else []
+
+    def name_of_member(self, value: Value, type: Any, flag: Any) -> Any:
+        """Return the name of a member of an enumeration. flag: whether the value is one; an empty
+        text if not."""
+
+        def name() -> Any:
+            held = value if flag is True else self.emit("cast", (value,), type, type)
+            return self.record(held, type).table.get("_name_")
+
+        return name() if flag is True else self.interpreter.regions.branch(flag, name, lambda: "")
+
     def option(self, value: Value, type: DataType, flag: Any) -> Any:
         """Return a value of several types as the one of one type. flag: whether it is of that."""
         if type is Scalar.NONE:
             return None
-        if isinstance(type, TupleType):  # only such a value has these items
+        is_named = isinstance(type, RecordType) and self.evaluation.info(type).kind == "namedtuple"
+        if is_named or isinstance(type, TupleType):  # only such a value has these items
             branch = self.interpreter.regions.branch
             found = branch(flag, lambda: self.made("cast", (value,), type, type), lambda: MISSING)
             return next(x for x in found.stretto_options if x is not MISSING)
@@ -447,7 +488,10 @@ class InstanceData:
         if self.is_final:
             raise error
         self.lacks_types = True
-        raise UnknownResult(self, abort(str(error), "check that there are values"))
+        raise UnknownResult(
+            self,
+            abort(f"a {error.__class__.__name__} is raised here", "check that there are values"),
+        )
 
     def stored_in(self, type: ListType, item: Any) -> Value:
         """Return an item that a list of a type gets."""
@@ -509,6 +553,8 @@ class InstanceData:
                 return Scalar.NONE
             case str():
                 return Scalar.STR
+            case tuple() if hasattr(value, "_fields"):
+                return self.named_type(value)
             case tuple():
                 items = enumerate(value)
                 return TupleType(tuple(self.type_at(x, (place, "item", n)) for n, x in items))
@@ -528,11 +574,21 @@ class InstanceData:
                     "store numbers, strings, tensors, and objects of classes of data",
                 )
 
+    def named_type(self, value: Any) -> RecordType:
+        """Return the type of a named tuple."""
+        evaluation, names = self.evaluation, value._fields
+        type = RecordType(evaluation.class_number(value.__class__, "namedtuple", names))
+        for name, item in zip(names, value, strict=True):
+            cell = evaluation.field_cell(type, name)
+            assert cell is not None
+            evaluation.grow(cell, self.type_at(item, ("field", type.number, name)))
+        return type
+
     def open_type(self, value: Any, place: Any) -> DataType:
         """Return the type of a value as data, in which tuples have any length and depth."""
         if isinstance(value, Either) and not isinstance(value, DataUnion):
             return union(self.open_type(option, place) for option in value.stretto_options)
-        if not isinstance(value, tuple):
+        if not isinstance(value, tuple) or hasattr(value, "_fields"):
             return self.type_at(value, place)
         cell = self.evaluation.cell((place, "tuples"))
         for item in value:
@@ -540,7 +596,10 @@ class InstanceData:
         return ListType(self.evaluation.merged_cell(cell), is_tuple=True)
 
     def open_kind(self, *values: Any) -> LeafKind | None:
-        """Return the kind of tuples of different lengths; None for other values."""
+        """Return the kind of tuples of different lengths, or of different texts; None for other
+        values."""
+        if all(isinstance(option, str) for value in values for option in options_of(value)):
+            return leaf(Scalar.STR)
         if not all(isinstance(value, tuple) and self.can_be_data(value) for value in values):
             return None
         return leaf(union(self.open_type(value, self.place()) for value in values))
@@ -596,9 +655,13 @@ class InstanceData:
         match value:
             case DataObject() | DataUnion():
                 return value.value
+            case _ if is_text(value):
+                return self.text_value(value)
             case None | str():
                 kind = Scalar.NONE if value is None else Scalar.STR
                 return emit(operation("copy", (Literal(value),)), kind)
+            case tuple() if hasattr(value, "_fields"):
+                return self.named_value(value)
             case tuple():
                 found = [x for x in alternatives(type) if isinstance(x, TupleType)]
                 kinds = next((x.items for x in found if len(x.items) == len(value)), None)
@@ -616,7 +679,8 @@ class InstanceData:
                     made = emit(operation("copy", (given,)), type_in_program(type))
                     return self.one_of(made, [])
 
-                return Hooks.use(value, option).value
+                found = Hooks.use(value, option)
+                return self.text_value(found) if is_text(found) else found.value
             case _:
                 kind = kind_of(value)
                 assert kind is not None
@@ -624,6 +688,14 @@ class InstanceData:
                 if isinstance(given, TensorType) and given not in alternatives(type):
                     given = joined((given, type))
                 return emit(operation("copy", (made,)), given) if is_rows(given) else made
+
+    def named_value(self, value: Any) -> Value:
+        """Return a named tuple as a value of the Program."""
+        type = self.named_type(value)
+        info = self.evaluation.info(type)
+        kinds = [self.evaluation.cells[self.evaluation.merged_cell(cell)] for cell in info.cells]
+        held = tuple(map(self.value_at, value, kinds))
+        return self.emit("record", held, type, (type.number, info.fields))
 
     def learn_result(self, result: Any) -> None:
         """Learn that a function of the Program returns objects of some classes: a tree that a
@@ -645,11 +717,68 @@ class InstanceData:
 
     def compared(self, name: str, first: Any, second: Any) -> Any:
         """Return a comparison of texts."""
-        are_texts = all(
-            isinstance(x, str) or (isinstance(x, DataObject) and x.kind is str)
-            for x in (first, second)
-        )
-        if not are_texts:
+        if not isinstance(first, str) or not isinstance(second, str):
             return NotImplemented
-        args = tuple(x.value if isinstance(x, DataObject) else Literal(x) for x in (first, second))
+        args = tuple(self.text_value(x) if is_text(x) else Literal(x) for x in (first, second))
         return self.made(name, args, Scalar.BOOL)
+
+    # -- texts ------------------------------------------------------------------------------------
+
+    def text_of(self, value: Value) -> TracedText:
+        """Return a text of the Program as a text with one hole."""
+        hole = DataObject(str, DataTable(tuple, _no_attribute, _no_attribute), value)
+        tracer().has_texts = True
+        return TracedText((Shown(Formatted()),), (hole,))
+
+    def text(self, op: str, value: Value) -> TracedText:
+        """Emit an op that makes a text."""
+        return self.text_of(self.emit(op, (value,), Scalar.STR))
+
+    def kind_of_text(self, text: TracedText) -> LeafKind | None:
+        """Return the kind of a text; None if it shows values in a way that data do not."""
+        shown = [piece for piece in text.stretto_pieces if isinstance(piece, Shown)]
+        are_plain = len(shown) == len(text.stretto_values) and all(
+            map(_is_shown_plainly, shown, text.stretto_values)
+        )
+        return leaf(Scalar.STR) if are_plain else None
+
+    def text_value(self, text: Any) -> Value:
+        """Return a text as a value of the Program."""
+        if not is_text(text):
+            return self.emit("copy", (Literal(text),), Scalar.STR)
+        if self.kind_of_text(text) is None:
+            fail(
+                "a text of an instance shows a value in another way than str(x) of an int, bool "
+                "or str",
+                "make the text of the result, outside of the batch",
+            )
+        found, values = None, iter(text.stretto_values)
+        for piece in text.stretto_pieces:
+            part: Any = Literal(piece)
+            if isinstance(piece, Shown):
+                part = self._shown(piece, next(values))
+            found = part if found is None else self.emit("join_str", (found, part), Scalar.STR)
+        assert found is not None and not isinstance(found, Literal)
+        return found
+
+    def _shown(self, piece: Shown, value: Any) -> Value:
+        is_repr = isinstance(piece.show, Formatted) and piece.show.conversion == ord("r")
+        if isinstance(value, DataObject):
+            return self.emit("repr", (value.value,), Scalar.STR) if is_repr else value.value
+        kind = kind_of(value)
+        assert kind is not None
+        return self.emit("text", (materialize(value, kind),), Scalar.STR)
+
+    def of_text(self, text: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Call a method of a text."""
+        return data_texts.of_text(self.interpreter, text, name, args, kwargs)
+
+    def characters(self, text: Any) -> DataList:
+        type = ListType(self.evaluation.cell("characters"))
+        self.evaluation.grow(type.cell, Scalar.STR)
+        return DataList(self.emit("characters", (self.text_value(text),), type))
+
+    def list_of_texts(self, items: Any) -> Value:
+        """Return a list of texts as a value of the Program."""
+        content = items.table[ITEMS]
+        return content.value if isinstance(content, DataList) else self.new_content(content).value

@@ -14,7 +14,9 @@ from stretto.ir.data import AssignOp
 from stretto.ir.ops import TensorOp
 from stretto.ir.types import DType, TensorType
 
-HARMLESS = frozenset((*COMPARISONS, "and", "or", "xor", "invert", "min", "max", "truth", "to_float"))
+HARMLESS = frozenset(
+    (*COMPARISONS, "and", "or", "xor", "invert", "min", "max", "truth", "to_float")
+)
 """Primitives on numbers that raise nothing."""
 
 
@@ -69,7 +71,9 @@ def _power(base: Any, exponent: Any) -> Any:
 
 
 def _as_float(number: Any) -> Any:
-    return computed("to_float", float, number) if isinstance(number, TracedTensor) else float(number)
+    return (
+        computed("to_float", float, number) if isinstance(number, TracedTensor) else float(number)
+    )
 
 
 def converted(number: Any, kind: type) -> Any:

@@ -99,7 +99,8 @@ class ResultBuilder:
             cell = evaluation.new_cell(union(types))
             return self.main.assign("list", items, ListType(cell), False)
         names = tuple(part.parts)
-        number = evaluation.class_number(kind, "dict" if kind is dict else "object", names)
+        form = "dict" if kind is dict else "namedtuple" if issubclass(kind, tuple) else "object"
+        number = evaluation.class_number(kind, form, names)
         for name, its in zip(names, types, strict=True):
             cell = evaluation.field_cell(RecordType(number), name)
             assert cell is not None

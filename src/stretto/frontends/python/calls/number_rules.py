@@ -359,7 +359,11 @@ def _of_math(name: str, rule: Rule) -> Rule:
 
     def with_primitive(*args: Any, **kwargs: Any) -> Any:
         data = tracer().data
-        if data is None or not any(map(_traced, args)) or len(args) not in _PRIMITIVES.get(name, ()):
+        if (
+            data is None
+            or not any(map(_traced, args))
+            or len(args) not in _PRIMITIVES.get(name, ())
+        ):
             return rule(*args, **kwargs)
         kind = bool if name in _TESTS else int if name in _TO_INTEGER else float
         given = [to_number(x, ValueError) if _traced(x) else x for x in args]

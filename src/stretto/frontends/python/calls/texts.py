@@ -16,6 +16,7 @@ from stretto.frontends.python.lists import operations
 from stretto.frontends.python.source.definitions import is_user_function
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
+from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.scalars import is_number, number_kind
 from stretto.frontends.python.values.spelling import spelled
 from stretto.frontends.python.values.state import TracedList
@@ -78,6 +79,8 @@ def _by_method(text: str, name: str, args: tuple[Any, ...], kwargs: dict[str, An
 
 def of_text(text: Any, name: str, *args: Any, **kwargs: Any) -> Any:
     """Call a method of a traced text."""
+    if tracer().data is not None:
+        return tracer().data.of_text(text, name, args, kwargs)
     are_known = not kwargs and not any(map(is_shown_late, args))
     if name in _MAKES_TEXT and are_known:
         return _made_by(text, name, args)

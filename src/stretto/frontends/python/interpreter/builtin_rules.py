@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from stretto.frontends.python.interpreter import data_dicts, native_code
+from stretto.frontends.python.interpreter import data_dicts, data_texts, native_code
 from stretto.frontends.python.interpreter.frames import (
     BoundMethod,
     SuperOf,
@@ -54,6 +54,7 @@ class BuiltinRules:
         return {
             **IteratorRules(interpreter).of_functions(),
             **data_dicts.of_functions(containers),
+            **data_texts.of_functions(interpreter),
             **ProtocolRules(interpreter).of_functions(),
             **interpreter.definitions.of_classes(),
             vars: self.get_variables,

@@ -45,6 +45,7 @@ from stretto.frontends.python.tracing.locations import (
 from stretto.frontends.python.tracing.signals import Poison, fail
 from stretto.frontends.python.tracing.tracer import suspended, tracer
 from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.texts import is_text
 
 if TYPE_CHECKING:
     from stretto.frontends.python.interpreter.execution import PythonInterpreter
@@ -250,7 +251,11 @@ class Callables:
 
     def _of_text(self, method: Any, text: Any, args: Any, kwargs: Any) -> Any:
         found = self.interpreter.strings.method(text, method.__name__, args, kwargs)
-        return self.native(method, args, kwargs) if found is NotImplemented else found
+        if found is not NotImplemented:
+            return found
+        if tracer().data is not None and any(map(is_text, args)):
+            return tracer().data.of_text(text, method.__name__, args, kwargs)
+        return self.native(method, args, kwargs)
 
     def function(self, function: types.FunctionType, args: Any, kwargs: Any) -> Any:
         code = function.__code__

@@ -30,11 +30,16 @@ from stretto.frontends.python.lists import data_methods, indexing, operations, s
 from stretto.frontends.python.lists.data_lists import DataList
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values import texts
 from stretto.frontends.python.values.either import Either, first_either, replaced
 from stretto.frontends.python.values.scalars import known_value
 from stretto.frontends.python.values.state import TracedList
 from stretto.ir.types import Scalar
+
+
+class _OrderedInRun(Exception):
+    """Items of an instance are sorted, and only the run knows their order."""
 
 
 class Containers(ContainerContents):
@@ -167,7 +172,9 @@ class Containers(ContainerContents):
         if isinstance(at, TracedTensor) and at.number is not None:
             return sources.entry_of_dict(self.entries(holder), at)
         if texts.is_text(at):
-            return sources.entry_by_text(self.entries(holder), at)
+            return sources.entry_by_text(
+                self.entries(holder), at, lambda: self.missing_entry(holder, index)
+            )
         found = items.get(at, MISSING)
         bound = regions.is_bound(found)
         if bound is True:
@@ -522,12 +529,20 @@ class Containers(ContainerContents):
 
         def is_less(one: int, other: int) -> bool:
             less = interpreter.operators.compare(ast.Lt, keys[one], keys[other])
-            return interpreter.expressions.known(interpreter.operators.truth(less))
+            found = interpreter.operators.truth(less)
+            if tracer().data is not None and not isinstance(found, bool):
+                raise _OrderedInRun
+            return interpreter.expressions.known(found)
 
         def compare(a: Any, b: Any) -> Any:
             return -1 if is_less(a, b) else int(is_less(b, a))
 
-        order = sorted(range(len(found)), key=functools.cmp_to_key(compare), reverse=bool(reverse))
+        try:
+            order = sorted(
+                range(len(found)), key=functools.cmp_to_key(compare), reverse=bool(reverse)
+            )
+        except _OrderedInRun:
+            return self._sorted(tracer().data.new_content(given), key, reverse)
         return self.heap.new(list, tuple(found[n] for n in order))
 
 

@@ -7,6 +7,7 @@ makes anew. A value that is one of several has a form for each, with a flag.
 
 from __future__ import annotations
 
+import operator
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -121,12 +122,29 @@ def equal(first: Any, second: Any) -> bool:
     match first, second:
         case types.MethodType(), types.MethodType():
             return first.__self__ is second.__self__ and first.__func__ is second.__func__
+        case types.FunctionType(), types.FunctionType():
+            return _are_one_function(first, second)
         case BoundMethod(), BoundMethod():
             return first.holder is second.holder and first.name == second.name
         case Poison(), Poison():
             return True
         case _:
             return False
+
+
+def _are_one_function(first: types.FunctionType, second: types.FunctionType) -> bool:
+    """True for functions that a loop makes anew, with the same variables around them."""
+    heap = tracer().heap
+    if not heap.is_own(first) or not heap.is_own(second) or first.__code__ is not second.__code__:
+        return False
+    cells = first.__closure__ or (), second.__closure__ or ()
+    defaults = first.__defaults__ or (), second.__defaults__ or ()
+    kept = heap.table_of(first), heap.table_of(second)
+    held = tuple(kept[0].values()), tuple(kept[1].values())
+    return kept[0].keys() == kept[1].keys() and all(
+        len(one) == len(other) and all(map(operator.is_, one, other))
+        for one, other in (cells, defaults, held)
+    )
 
 
 def described(value: Any) -> str:

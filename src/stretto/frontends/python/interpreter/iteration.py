@@ -47,6 +47,7 @@ from stretto.frontends.python.lists import operations, sources
 from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.tracing.signals import Abort, NeedsUnroll, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values import texts
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.state import TracedList
@@ -113,6 +114,8 @@ class Iteration:
             return interpreter.regions.each_option(iterable, self.iterator)
         if isinstance(iterable, IteratorRef):
             return iterable
+        if texts.is_text(iterable) and tracer().data is not None:
+            return tracer().data.of_text(iterable, "__iter__", (), {})
         iterable = texts.settled(iterable)
         method = interpreter.attributes.method(iterable, "__iter__")
         if method is not MISSING:

@@ -425,6 +425,13 @@ class ArmJoin:
         parts = parts_of(value)
         if parts is not None:
             return rebuild_tuple(value, [self.guarded(item, in_second) for item in parts])
+        if isinstance(value, types.MethodType):
+            held, function = value.__self__, value.__func__
+            found, of = self.guarded(held, in_second), self.guarded(function, in_second)
+            return value if found is held and of is function else types.MethodType(of, found)
+        if isinstance(value, BoundMethod):
+            held = self.guarded(value.holder, in_second)
+            return value if held is value.holder else BoundMethod(held, value.name)
         self.guard_tables(value, in_second)
         return value
 
@@ -550,11 +557,6 @@ def _holders(value: Any) -> Iterator[Any]:
     match value:
         case types.FunctionType():
             yield from value.__closure__ or ()
-        case types.MethodType():
-            yield value.__self__
-            yield value.__func__
-        case BoundMethod():
-            yield value.holder
         case functools.partial():
             yield from (value.func, *value.args, *value.keywords.values())
         case _:

@@ -65,7 +65,7 @@ def get(self: Containers, holder: Ref, key: Any, default: Any = None) -> Any:
         return regions.each_option(key, lambda option: get(self, holder, option, default))
     at = self.asked_key(key)
     if texts.is_text(at):
-        return sources.entry_by_text(self.entries(holder), at, default)
+        return sources.entry_by_text(self.entries(holder), at, lambda: default)
     found = self.items(holder).get(self.key(at), MISSING)
     bound = regions.is_bound(found)
     if isinstance(bound, bool):

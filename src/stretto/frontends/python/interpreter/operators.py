@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stretto.frontends.python.interpreter import native_code
+from stretto.frontends.python.interpreter import data_texts, native_code
 from stretto.frontends.python.interpreter.data_dicts import DataDict
 from stretto.frontends.python.interpreter.frames import HostFunction
 from stretto.frontends.python.interpreter.heap import (
@@ -30,7 +30,6 @@ from stretto.frontends.python.tracing.tensor import (
     TracedTensor,
 )
 from stretto.frontends.python.tracing.tracer import tracer
-from stretto.frontends.python.values.data import DataObject
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import (
     to_traced_list,
@@ -41,6 +40,7 @@ from stretto.frontends.python.values.scalars import (
     number_kind,
 )
 from stretto.frontends.python.values.state import TracedList
+from stretto.frontends.python.values.texts import is_text
 from stretto.ir.types import Scalar
 
 if TYPE_CHECKING:
@@ -63,8 +63,9 @@ class Operators:
                 return self.interpreter.regions.condition(value)
             case Poison():
                 value.fail()
-            case DataObject() if value.kind is str:
-                return tracer().data.made("truth", (value.value,), Scalar.BOOL)
+            case _ if is_text(value) and tracer().data is not None:
+                data = tracer().data
+                return data.made("truth", (data.text_value(value),), Scalar.BOOL)
             case DictView():
                 return self.truth(self.interpreter.containers.length(value))
             case _:
@@ -151,6 +152,10 @@ class Operators:
             result = self.special(held, method, other)
             if result is not NotImplemented:
                 return result
+        if name == "mul" and tracer().data is not None:
+            held, count = (first, second) if isinstance(first, str) else (second, first)
+            if isinstance(held, str) and issubclass(type_of(count), int):
+                return data_texts.repeated(self.interpreter, held, count)
         if name == "mod" and isinstance(first, str):
             return self.interpreter.strings.percent(first, second)
         if name == "mod" and isinstance(first, bytes | bytearray):
@@ -323,7 +328,7 @@ class Operators:
 
             return regions.each_option(either, on_option)
         name = COMPARISONS[op]
-        if isinstance(first, DataObject) or isinstance(second, DataObject):
+        if tracer().data is not None and (is_text(first) or is_text(second)):
             found = tracer().data.compared(name, first, second)
             if found is not NotImplemented:
                 return found

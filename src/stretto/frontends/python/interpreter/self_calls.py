@@ -54,7 +54,7 @@ def signature(value: Any, seen: dict[int, int]) -> Hashable:
     the key tells which ones are the same."""
     if type(value) is TracedTensor:
         return kind_of(value)
-    if is_text(value):
+    if is_text(value) and kind_of(value) is None:
         return pieces_of(value), tuple(signature(item, seen) for item in values_of(value))
     if issubclass(type(value), _PLAIN):
         return type(value), repr(value)

@@ -461,14 +461,14 @@ def entry_of_dict(holder: dict[Any, Any], index: Any) -> Any:
     return Either(flags, list(holder.values()))
 
 
-def entry_by_text(holder: dict[Any, Any], text: Any, *default: Any) -> Any:
+def entry_by_text(holder: dict[Any, Any], text: Any, missing: Callable[[], Any]) -> Any:
     """Return `holder[text]` for a traced text as the key: a branch for each key that it may be.
-    default: that of `holder.get`."""
+    missing: gives what stands for an entry that is not there, or raises an error."""
     keys = [key for key in holder if isinstance(key, str)]
-    return _by_text(holder, keys, text, default)
+    return _by_text(holder, keys, text, missing)
 
 
-def _by_text(holder: dict[Any, Any], keys: list[str], text: Any, default: tuple[Any, ...]) -> Any:
+def _by_text(holder: dict[Any, Any], keys: list[str], text: Any, missing: Callable[[], Any]) -> Any:
     for number, key in enumerate(keys):
         found = text == key
         if found is True:
@@ -478,11 +478,9 @@ def _by_text(holder: dict[Any, Any], keys: list[str], text: Any, default: tuple[
             return Hooks.python.branch(
                 found,
                 lambda key=key: holder[key],
-                lambda rest=rest: _by_text(holder, rest, text, default),
+                lambda rest=rest: _by_text(holder, rest, text, missing),
             )
-    if default:
-        return default[0]
-    raise KeyError(text)
+    return missing()
 
 
 def _are_numbers(holder: dict[Any, Any]) -> bool:

@@ -35,6 +35,7 @@ from stretto.frontends.python.values.scalars import (
 from stretto.frontends.python.values.state import (
     TracedList,
 )
+from stretto.frontends.python.values.texts import is_text
 from stretto.ir.core import Value
 from stretto.ir.data import AssignOp
 from stretto.ir.ops import ListExtendOp, ListNewOp, ListStackOp, TensorOp
@@ -54,6 +55,9 @@ def kind_of(value: Any) -> LeafKind | None:
         return LeafKind(TensorType(python_dtype(type(value))), True)
     if issubclass(kind, DataObject | DataUnion):
         return LeafKind(value.stored.type, False) if value.is_leaf else None
+    if is_text(value):
+        data = tracer().data
+        return None if data is None else data.kind_of_text(value)
     return list_kind(value) if issubclass(kind, TracedList) else None
 
 

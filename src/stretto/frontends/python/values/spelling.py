@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
+from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.data_dependent_sizes import Symbolic
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.scalars import is_number, number_of
@@ -53,6 +54,8 @@ def spelled(text: TracedText, other: Any) -> Any:
         return Hooks.use(other, lambda option: option == text)
     if not isinstance(other, str):
         return False
+    if tracer().data is not None:
+        return tracer().data.compared("eq", text, other)
     with contextlib.suppress(Undecided):
         if not is_text(other):
             return _any(_ways(pieces_of(text), values_of(text), other))

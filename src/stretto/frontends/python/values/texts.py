@@ -23,6 +23,7 @@ from stretto.frontends.python.tracing.contents import content
 from stretto.frontends.python.tracing.signals import Abort
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
+from stretto.frontends.python.values.data import DataObject
 from stretto.frontends.python.values.data_dependent_sizes import Symbolic, plain
 from stretto.frontends.python.values.either import Either, needs_text
 from stretto.frontends.python.values.number_methods import own_method
@@ -294,6 +295,8 @@ def has_part(text: Any, part: Any) -> Any:
     """Return `part in text`, where at least one is a traced text."""
     if not isinstance(part, str):
         raise TypeError(f"'in <string>' requires string as left operand, not {type(part).__name__}")
+    if tracer().data is not None:
+        return Hooks.of_text(text, "__contains__", part)
     return (
         Hooks.of_text(text, "__contains__", settled(part))
         if is_text(text)
@@ -399,6 +402,8 @@ def settled(value: Any) -> Any:
 def _number(value: Any) -> Any:
     if isinstance(value, Symbolic):
         return _NUMBERS[type(value)](value)
+    if isinstance(value, DataObject):
+        needs_text()
     if not isinstance(value, torch.Tensor | Either):
         return settled(value)
     with contextlib.suppress(Abort):
