@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PRIMITIVES = {
     "logical_and": "and", "logical_or": "or", "logical_xor": "xor", "logical_not": "not",
-    "minimum": "min", "maximum": "max", "add": "add", "lt": "lt",
+    "minimum": "min", "maximum": "max",
 }  # fmt: skip
 """The primitives that compute operators of ATen on flags and positions."""
 
