@@ -232,6 +232,9 @@ class FunctionLowering:
                 self.values[op.result] = self.assign(name, operands, type, detail)
             case ReadOp():
                 self.values[op.result] = self.number(op.operands[0])
+            case RaiseOp(exception, message):
+                parts = tuple(self.as_data(x) if isinstance(x, Value) else x for x in message)
+                self.emit(RaiseOp(exception, parts, location=op.location))
             case CheckOp(condition, failure, detail):
                 self.check(condition, failure, detail)
             case IfOp():
