@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
 from stretto.batching.capture.data_types import SCALARS, DataTypes, scalar_of
+from stretto.batching.capture.instance_errors import raised_class
 from stretto.batching.capture.last_uses import LastUses, Path
 from stretto.batching.capture.number_lowering import NumberLowering, tensor_places
 from stretto.batching.capture.rows_lowering import RowsLowering
@@ -323,8 +325,12 @@ class FunctionLowering:
         parts: list[Any] = [failure.message]
         if detail is not None and place:
             parts = [before, self.number(detail), after]
-        raised: Any = failure.raised
-        error: Any = type(raised) if raised is not None else eager_class(failure.error)
+        error, raised = eager_class(failure.error), failure.raised
+        if raised is not None:
+            error = raised_class(raised)
+            parts = list(raised.args)
+            if error is None:
+                error, parts = partial(failure.exception, None), []
         message = tuple(part for part in parts if part != "")
         self.branch_on(flag, [], [RaiseOp(error, message, location=self.location)])
 

@@ -18,11 +18,23 @@ _BY_STR = (Formatted(), Formatted(ord("s")))
 
 def raise_op(error: BaseException) -> RaiseOp:
     """Return the op that raises an exception whose message shows values of the instance."""
-    kind = type(error)
-    makes_itself = any(isinstance(getattr(kind, x), FunctionType) for x in ("__init__", "__new__"))
-    if makes_itself or len(error.args) != 1 or set(vars(error)) - {"__notes__"}:
+    if len(error.args) != 1 or not _is_made_of_arguments(error):
         _refuse()
-    return RaiseOp(kind, _message(error))
+    return RaiseOp(type(error), _message(error))
+
+
+def raised_class(error: BaseException) -> type[BaseException] | None:
+    """Return the class of an exception that is made by calling it with at most one text, its
+    argument; None if it is made in another way."""
+    is_text = len(error.args) < 2 and all(type(x) is str and x for x in error.args)
+    return type(error) if is_text and _is_made_of_arguments(error) else None
+
+
+def _is_made_of_arguments(error: BaseException) -> bool:
+    """True if a call of its class with its arguments makes such an exception."""
+    made = (getattr(type(error), name) for name in ("__init__", "__new__"))
+    has_more = set(vars(error)) - {"__notes__"} or error.__cause__ is not None
+    return not has_more and not any(isinstance(function, FunctionType) for function in made)
 
 
 def _message(error: BaseException) -> tuple[str | Operand, ...]:
