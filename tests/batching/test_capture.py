@@ -39,8 +39,8 @@ def evaluate(
     return found.lowered()
 
 
-def check(function: Callable[..., Any], *columns: Sequence[Any]) -> InstanceProgram:
-    """Asserts that the program gives what the function gives for each instance."""
+def captured(function: Callable[..., Any], *columns: Sequence[Any]) -> InstanceProgram:
+    """The program of a function for instances like these."""
     evaluation = Evaluation()
     observer = Observer(evaluation)
     parameters = [
@@ -50,6 +50,12 @@ def check(function: Callable[..., Any], *columns: Sequence[Any]) -> InstanceProg
     with torch.no_grad():
         program = evaluate(function, parameters, evaluation)
     verify(assert_reads_back(program))
+    return program
+
+
+def check(function: Callable[..., Any], *columns: Sequence[Any]) -> InstanceProgram:
+    """Asserts that the program gives what the function gives for each instance."""
+    program = captured(function, *columns)
     for args in zip(*columns, strict=True):
         compare(program, function, args)
     return program

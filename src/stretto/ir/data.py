@@ -291,11 +291,12 @@ class ReturnOp(DataOp):
 class RaiseOp(DataOp):
     """Ends this instance with an exception of the user's code.
 
-    exception: a class to call, or an exception. message: the fragments of a message that depends
-    on the instance: strs, and operands that are formatted by `str`.
+    exception: a class, or a function that returns an exception. message: the fragments of the text
+    that it is called with: strs, and operands that are formatted by `str`. If there are none, it
+    is called without an argument.
     """
 
-    exception: type[BaseException]
+    exception: Callable[..., BaseException]
     message: tuple[str | Operand, ...]
     name: ClassVar[str] = "raise"
 

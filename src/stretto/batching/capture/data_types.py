@@ -28,7 +28,6 @@ from stretto.ir.ops import (
     ListPushOp,
     ListSetOp,
     LiteralOp,
-    TensorOp,
     WhileOp,
 )
 from stretto.ir.types import (
@@ -93,10 +92,6 @@ class DataTypes:
                 match op:
                     case LiteralOp():
                         self.numbers.add(op.result)
-                    case TensorOp() if len(op.results) == 1 and op.operands:
-                        scalar = not op.results[0].tensor.shape
-                        if scalar and all(map(self.is_host, op.operands)):
-                            self.numbers.add(op.result)
                     case IfOp(_, then, orelse):
                         both = zip(then.yields, orelse.yields, strict=True)
                         for value, pair in zip(op.results, both, strict=True):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from stretto.batching.capture.data_types import scalar_of
+from stretto.batching.capture.instance_errors import raised_class
 from stretto.batching.capture.last_uses import LastUses, Path
 from stretto.batching.capture.lowered_values import LoweredValues
+from stretto.batching.capture.number_lowering import NumberLowering
 from stretto.batching.capture.operator_lowering import OperatorLowering
 from stretto.batching.capture.rows_lowering import RowsLowering
 from stretto.batching.verifier import type_of as type_of_operand
@@ -57,19 +59,6 @@ from stretto.ir.types import (
 from stretto.ops.effects import is_draw
 from stretto.ops.positions import CHECK
 
-_PRIMITIVES = {
-    "add": "add", "sub": "sub", "mul": "mul", "div": "truediv", "floor_divide": "floordiv",
-    "remainder": "mod", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne",
-    "logical_and": "and", "logical_or": "or", "logical_xor": "xor", "bitwise_and": "and",
-    "bitwise_or": "or", "bitwise_xor": "xor", "minimum": "min", "maximum": "max",
-    "logical_not": "not", "neg": "neg", "abs": "abs", "bitwise_not": "invert",
-}  # fmt: skip
-"""The primitives that compute operators of ATen on numbers."""
-_MATH = frozenset(
-    ("sqrt", "exp", "log", "sin", "cos", "tan", "tanh", "floor", "ceil", "atan", "asin", "acos")
-)
-"""Operators of ATen on floats that are functions of `math`."""
-
 
 @dataclass(eq=False)
 class FunctionLowering(LoweredValues):
@@ -83,6 +72,7 @@ class FunctionLowering(LoweredValues):
 
     def __post_init__(self) -> None:
         self.last_uses = LastUses(self.function.body)
+        self.numbers = NumberLowering(self)
         self.rows = RowsLowering(self)
         self.operators = OperatorLowering(self, self.rows)
 
@@ -163,6 +153,9 @@ class FunctionLowering(LoweredValues):
                 self.values[op.result] = self.assign(name, operands, type, detail)
             case ReadOp():
                 self.values[op.result] = self.number(op.operands[0])
+            case RaiseOp(exception, message):
+                parts = tuple(self.as_data(x) if isinstance(x, Value) else x for x in message)
+                self.emit(RaiseOp(exception, parts, location=op.location))
             case CheckOp(condition, failure, detail):
                 self.check(condition, failure, detail)
             case IfOp():
@@ -193,7 +186,7 @@ class FunctionLowering(LoweredValues):
         given = op.operands
         are_numbers = all(self.is_number(value) for value in given)
         if given and len(op.results) == 1 and (are_numbers or self.types.is_number(op.result)):
-            made = self.primitive(op)
+            made = self.numbers.primitive(op)
             if made is not None:
                 self.values[op.result] = made
                 return
@@ -201,63 +194,18 @@ class FunctionLowering(LoweredValues):
             return
         self.operators.record(op)
 
-    def primitive(self, op: TensorOp) -> Operand | None:
-        """Return the result of an operator on numbers as a primitive; None if there is none."""
-        name = op.target.split(".")[1]
-        kind = scalar_of(op.result.tensor.dtype)
-        if op.result.tensor.shape or (op.kwargs and name not in ("_to_copy", "div")):
-            return None
-        args = list[Operand]()
-        for item in op.args:
-            if isinstance(item, Value):
-                args.append(self.number(item))
-            elif isinstance(item, bool | int | float):
-                args.append(Literal(item))
-            else:
-                return None
-        if name in ("_to_copy", "clone", "alias"):
-            (value,) = args
-            before = type_of_operand(value)
-            if before is kind:
-                return value
-            if kind is Scalar.BOOL:
-                return self.assign("truth", (value,), kind)
-            return self.assign("to_int" if kind is Scalar.INT else "to_float", (value,), kind)
-        if name == "where":
-            flag, one, other = args
-            target = self.fresh(kind)
-            arms = [[AssignOp("copy", (x,), results=(target,))] for x in (one, other)]
-            self.branch_on(flag, *arms)
-            return target
-        if name == "rsub":
-            return self.assign("sub", (args[1], args[0]), kind)
-        if op.kwargs:
-            mode = dict(op.kwargs).get("rounding_mode")
-            if mode != "floor":
-                return None
-            name = "floor_divide"
-        if name in _MATH and len(args) == 1:
-            return self.assign("math", args, kind, name)
-        found = _PRIMITIVES.get(name)
-        if found is None or len(args) > 2:
-            return None
-        if found in ("and", "or", "xor") and name.startswith("logical"):
-            args = list(map(self.truth, args))
-        return self.assign(found, args, kind)
-
-    def truth(self, operand: Operand) -> Operand:
-        if type_of_operand(operand) is Scalar.BOOL:
-            return operand
-        return self.assign("truth", (operand,), Scalar.BOOL)
-
     def check(self, condition: Value, failure: Failure, detail: Value | None) -> None:
         flag = self.number(condition)
         before, place, after = failure.message.partition("{}")
         parts: list[Any] = [failure.message]
         if detail is not None and place:
             parts = [before, self.number(detail), after]
-        raised: Any = failure.raised
-        error: Any = type(raised) if raised is not None else eager_class(failure.error)
+        error, raised = eager_class(failure.error), failure.raised
+        if raised is not None:
+            error = raised_class(raised)
+            parts = list(raised.args)
+            if error is None:
+                error, parts = partial(failure.exception, None), []
         message = tuple(part for part in parts if part != "")
         self.branch_on(flag, [], [RaiseOp(error, message, location=self.location)])
 

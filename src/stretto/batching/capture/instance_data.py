@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum, EnumMeta
 from typing import Any, NoReturn
 
-from stretto.batching.capture import instance_numbers
+from stretto.batching.capture import instance_errors, instance_numbers
 from stretto.batching.instances.types import InstanceTypes, joined
 from stretto.frontends.python.interpreter import data_texts
 from stretto.frontends.python.interpreter.data_dicts import DataDict, FixedItems
@@ -178,7 +178,6 @@ class InstanceData:
             case Scalar.STR:
                 return self.text_of(value)
             case Scalar():
-                self.numbers.add(value)
                 return state.number(value)
             case TensorType():
                 return wrap(value, LeafKind(type, False))
@@ -711,6 +710,8 @@ class InstanceData:
 
     # -- operators --------------------------------------------------------------------------------
 
+    raise_op = staticmethod(instance_errors.raise_op)
+    as_tensor = staticmethod(instance_numbers.as_tensor)
     computed = staticmethod(instance_numbers.computed)
     operated = staticmethod(instance_numbers.operated)
     converted = staticmethod(instance_numbers.converted)

@@ -7,10 +7,12 @@ from typing import Any
 from stretto.frontends.python.tracing.signals import COMPARISONS
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.leaves import fake_of_type
 from stretto.frontends.python.values.scalars import mark_of, number_kind, python_dtype
-from stretto.ir.core import Literal
+from stretto.ir.core import Literal, Value
 from stretto.ir.data import AssignOp
-from stretto.ir.types import TensorType
+from stretto.ir.ops import TensorOp
+from stretto.ir.types import DType, TensorType
 
 HARMLESS = frozenset(
     (*COMPARISONS, "and", "or", "xor", "invert", "min", "max", "truth", "to_float")
@@ -23,9 +25,21 @@ def computed(op: str, kind: type, *operands: Any, detail: Any = None) -> TracedT
     state = tracer()
     args = tuple(state.read(x) if isinstance(x, TracedTensor) else Literal(x) for x in operands)
     (value,) = state.emit(AssignOp(op, args, detail), (TensorType(python_dtype(kind)),))
-    state.data.numbers.add(value)
     mark = mark_of(op, *operands)
     return state.number(value, mark.linear, mark.loops, mark.bits)
+
+
+def as_tensor(number: TracedTensor) -> TracedTensor:
+    """Return a new tensor that has the value of a traced number."""
+    state = tracer()
+    type = TensorType(DType.from_torch(number.dtype))
+    (value,) = state.emit(tensor_of(state.read(number), type), (type,))
+    return state.fresh(value, fake_of_type(type))
+
+
+def tensor_of(number: Value, type: TensorType) -> TensorOp:
+    """Return the op that makes a tensor of a number."""
+    return TensorOp("aten.scalar_tensor.default", (number,), (("dtype", type.dtype.torch),))
 
 
 def operated(op: str, first: Any, second: Any) -> Any:

@@ -61,18 +61,15 @@ class LoweredValues:
         """Return a value as an operand of an op on data."""
         if value in self.constants:
             return self.assign("shared", (), value.tensor, self.constants[value])
-        return self.values[value]
+        return self.as_tensor(value)
 
     def as_data(self, value: Value) -> Operand:
         """Return a value as part of data: what is a Python number is no tensor there."""
         return self.of_type(value, self.types.type_of(value))
 
     def of_type(self, value: Value, type: DataType) -> Operand:
-        if type in SCALARS.values():
-            return self.number(value)
-        if isinstance(type, TensorType) and self.is_number(value):
-            return self.tensor_of(self.values[value], type)
-        return self.operand(value)
+        is_number = self.types.is_host(value) and not isinstance(type, TensorType)
+        return self.number(value) if is_number or type in SCALARS.values() else self.operand(value)
 
     def has_rows(self, value: Value) -> bool:
         """True for a value that is rows here."""
@@ -95,6 +92,12 @@ class LoweredValues:
         self.emit(ReadOp(self.operand(value), results=(target,), location=self.location))
         self.reads[-1][value] = target
         return target
+
+    def as_tensor(self, value: Value) -> Operand:
+        """Return a value that is no number: a tensor that holds it, if it is one."""
+        if self.is_number(value):
+            return self.tensor_of(self.values[value], TensorType(value.tensor.dtype))
+        return self.values[value]
 
     def tensor_of(self, number: Operand, type: TensorType) -> Operand:
         """Return a tensor that holds a number."""

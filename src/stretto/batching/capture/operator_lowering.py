@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from stretto.batching.capture.lowered_values import LoweredValues
+from stretto.batching.capture.number_lowering import tensor_places
 from stretto.batching.capture.rows_lowering import RowsLowering, placeholder
 from stretto.batching.instance_program import program_operator
 from stretto.ir.core import Literal, Operand, Value
@@ -84,7 +87,7 @@ class OperatorLowering:
         of the steps follow them."""
         main = self.main
 
-        def place(item: Any) -> Any:
+        def place(item: Any, is_tensor: bool = False) -> Any:
             if isinstance(item, Value):
                 if item in main.constants:
                     return main.constants[item]
@@ -93,14 +96,17 @@ class OperatorLowering:
                     return OperandPlaceholder(len(operands) + number)
                 found = main.values[item]
                 if isinstance(found, Literal):
-                    return found.value
-                return placeholder(found, operands)
+                    held, dtype = found.value, item.tensor.dtype.torch
+                    return torch.tensor(held, dtype=dtype) if is_tensor else held
+                return placeholder(main.as_tensor(item) if is_tensor else found, operands)
             if isinstance(item, tuple):
-                return tuple([place(part) for part in item])
+                return tuple([place(part, is_tensor) for part in item])
             return self.rows.count(item, operands) if isinstance(item, Size) else item
 
         *checks, last = op
-        args = tuple(tuple(map(place, one.args)) for one in op)
+        args = tuple(tuple(map(place, one.args)) for one in checks)
+        places = tensor_places(last.target)
+        args += (tuple(place(item, n in places) for n, item in enumerate(last.args)),)
         kwargs = tuple((name, place(item)) for name, item in last.kwargs)
         is_inner = len(last.results) == 1 and last.result in self.inner
         made = last.operands if last.target == CHECK else last.results

@@ -282,6 +282,9 @@ def _copied(data: Any, dtype: Any) -> Any:
         return item.clone() if item.dtype == wanted else item.to(wanted)
 
     made = build(content)
+    data = tracer().data
+    if data is not None and is_number(made):
+        return data.as_tensor(made)
     if isinstance(made, TracedTensor):
         made.number = None
     return made

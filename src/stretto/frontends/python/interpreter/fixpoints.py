@@ -394,9 +394,8 @@ class Loop(CarriedState):
             done = self.round(region, index)
             stops = user.stopped() is not False
             if done and stops:
-                one = state.literal(1, INDEX.dtype)
-                following = state.tensor_op("aten.add.Tensor", (index, one), INDEX)
-                body.yields = (following, *body.yields)
+                following: Any = state.number(index, bits=SIZE_BITS) + 1
+                body.yields = (state.read(following), *body.yields)
             return done
 
         self.run_body = run_body  # type: ignore[method-assign]
@@ -421,9 +420,7 @@ class Loop(CarriedState):
             params = self.begin()
             length = rest.source.length
             known = length if isinstance(length, TracedTensor) else state.number_of_dim(length)
-            is_number = isinstance(known, int)
-            bound = state.literal(known, INDEX.dtype) if is_number else state.read(known)
-            more = state.tensor_op("aten.lt.Tensor", (index, bound), FLAG)
+            more = flag_of(state.number(index, bits=SIZE_BITS) < known)
             going = logical("not", _flag(self.of_user.stopped()))
             region.scope.block.params = (index, *params)
             region.scope.block.yields = (logical("and", more, going),)

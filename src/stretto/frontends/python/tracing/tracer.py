@@ -408,6 +408,8 @@ class Tracer:
         self, value: Value, fake: torch.Tensor, number: NumberMark | None = None
     ) -> TracedTensor:
         """Return a traced tensor with its own new storage."""
+        if number is not None and self.data is not None:
+            self.data.numbers.add(value)
         return TracedTensor(fake, Storage(StorageState(value), self.scope, fake), (), number)
 
     def read(self, tensor: TracedTensor) -> Value:

@@ -243,8 +243,6 @@ def wrap(
     if is_data(kind):
         return state.data.wrap(value, kind.type)
     if kind.number:
-        if state.data is not None:
-            state.data.numbers.add(value)
         return state.number(value, loops=loops, bits=bits)
     made = state.fresh(value, fake_of_type(kind.type, device, layout))
     made.memory.any_layout = layout is None and bool(kind.type.shape)

@@ -23,6 +23,7 @@ from stretto.frontends.python.tracing.tracer import TracedRegion, tracer
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.scalars import flag_of, logical
 from stretto.ir.core import Block, Value
+from stretto.ir.data import RaiseOp
 from stretto.ir.failure import Failure, eager_class
 from stretto.ir.ops import CheckOp, ConstantOp, IfOp, LiteralOp, TensorOp
 from stretto.ir.types import DType
@@ -73,7 +74,7 @@ _NEVER = (StrettoError, RecursionError, MemoryError)
 
 @dataclass(eq=False, slots=True)
 class RaisingArm:
-    """An arm that ends by raising. The last op of its region is the check that stops the run."""
+    """An arm that ends by raising. The last op of its region stops the run."""
 
     region: TracedRegion
     error: Exception
@@ -130,10 +131,15 @@ def raises(error: Exception) -> bool:
 
 
 def stop_at(region: TracedRegion, error: Exception) -> RaisingArm:
-    """Emit the check that raises `error`, at the end of the open region that it left."""
+    """Emit the op that raises `error`, at the end of the open region that it left."""
     tracer().tries.refuse(type(error))
     trace, place, failure = error.__traceback__, place_of(error), _failure(error)
-    op = require(tracer().literal(False, DType.BOOL), failure)
+    op: CheckOp | RaiseOp
+    if tracer().data is not None and shows_values(error):
+        op = tracer().data.raise_op(error)
+        tracer().emit(op, ())
+    else:
+        op = require(tracer().literal(False, DType.BOOL), failure)
     op.location = place or op.location
     return RaisingArm(region, error, failure, op.location, trace)
 
@@ -141,7 +147,7 @@ def stop_at(region: TracedRegion, error: Exception) -> RaisingArm:
 def leave(flag: Value, when: bool, raised: RaisingArm) -> None:
     """Emit the raising arm of a branch, which runs if `flag` is `when`."""
     block = raised.region.scope.block
-    if all(
+    if isinstance(block.ops[-1], CheckOp) and all(
         isinstance(op, TensorOp | LiteralOp | ConstantOp) and not is_draw(op)
         for op in block.ops[:-1]
     ):

@@ -1,0 +1,68 @@
+"""Exceptions of the user's code that show values of an instance."""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any, NoReturn
+
+from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.data import DataObject
+from stretto.frontends.python.values.scalars import is_number
+from stretto.frontends.python.values.texts import Formatted, Shown, TracedText, is_text
+from stretto.ir.core import Operand
+from stretto.ir.data import RaiseOp
+
+_BY_STR = (Formatted(), Formatted(ord("s")))
+
+
+def raise_op(error: BaseException) -> RaiseOp:
+    """Return the op that raises an exception whose message shows values of the instance."""
+    if len(error.args) != 1 or not _is_made_of_arguments(error):
+        _refuse()
+    return RaiseOp(type(error), _message(error))
+
+
+def raised_class(error: BaseException) -> type[BaseException] | None:
+    """Return the class of an exception that is made by calling it with at most one text, its
+    argument; None if it is made in another way."""
+    is_text = len(error.args) < 2 and all(type(x) is str and x for x in error.args)
+    return type(error) if is_text and _is_made_of_arguments(error) else None
+
+
+def _is_made_of_arguments(error: BaseException) -> bool:
+    """True if a call of its class with its arguments makes such an exception."""
+    made = (getattr(type(error), name) for name in ("__init__", "__new__"))
+    has_more = set(vars(error)) - {"__notes__"} or error.__cause__ is not None
+    return not has_more and not any(isinstance(function, FunctionType) for function in made)
+
+
+def _message(error: BaseException) -> tuple[str | Operand, ...]:
+    """Return the fragments of the message, which is the only argument of an exception."""
+    (shown,) = error.args
+    if not is_text(shown) and not (isinstance(shown, DataObject) and shown.kind is str):
+        if not is_number(shown) or isinstance(error, KeyError):  # its text has the number's repr
+            _refuse()
+        return (tracer().read(shown),)
+    if not is_text(shown):
+        return (shown.value,)
+    parts, values = list[str | Operand](), iter(shown.stretto_values)
+    for piece in shown.stretto_pieces:
+        if isinstance(piece, str):
+            parts.append(piece)
+            continue
+        held = [next(values) for _ in range(piece.count)]
+        is_plain = piece.show in _BY_STR and is_number(held[0])
+        parts.append(tracer().read(held[0]) if is_plain else _text(piece, held))
+    return tuple(parts)
+
+
+def _text(piece: Shown, values: list[Any]) -> Operand:
+    return tracer().data.text_value(TracedText((piece,), values))
+
+
+def _refuse() -> NoReturn:
+    fail(
+        "an exception that shows values of an instance has more than one text as its arguments",
+        "raise an exception of one argument, a text",
+    )
