@@ -292,7 +292,7 @@ def named(p: Pair) -> Any:
     made = p._replace(left=right)
     items = [p, Pair(left, 1), made]
     chosen = p if left > 1 else Pair(right, left)
-    return items[2].left, items, chosen, p.total(), p == (left, right), chosen[0], p + (1,)
+    return items[2].left, items, chosen, p.total(), p == (left, right), chosen[0], (*p, 1)
 
 
 def named_trees(p: Any) -> Any:
