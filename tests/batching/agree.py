@@ -10,7 +10,7 @@ import torch
 
 from stretto.batching.frontend import Evaluation, Observer, evaluate
 from stretto.batching.instance_program import InstanceProgram
-from stretto.batching.interpreter import interpret
+from stretto.batching.interpreter import UNSET, interpret
 from stretto.batching.primitives import has_type
 from stretto.ir.core import Variable
 from stretto.ir.types import (
@@ -103,7 +103,7 @@ def _untyped(
     path: str,
     seen: set[tuple[int, DataType]],
 ) -> str | None:
-    if (id(value), type_) in seen:
+    if value is UNSET or (id(value), type_) in seen:
         return None
     seen.add((id(value), type_))
     kinds = [k for k in alternatives(type_) if has_type(program, value, k)]

@@ -10,19 +10,27 @@ import torch
 from torch import nn
 
 import stretto
-from stretto.batching.frontend import Evaluation, Observer, evaluate, holds
+from stretto.batching import compiled
+from stretto.batching.frontend import Evaluation
+from stretto.batching.guards import FunctionOfInstances
+from stretto.batching.instances.observe import Observer
+from stretto.options import Options
+from stretto.runtime.probes import native_check
 from tests.batching.test_frontend import same
 
 SETTINGS: dict[str, Any] = {"scale": 2.0, "sizes": [1, 2]}
 SCALE = 3
 
 
-def evaluated(function: Callable[..., Any], instance: Any) -> Evaluation:
+def read(function: Callable[..., Any], instance: Any) -> FunctionOfInstances:
     evaluation = Evaluation()
     type_ = Observer(evaluation).observe([instance], 0, "instances")
     with torch.no_grad():
-        evaluate(function, [("x", type_)], evaluation)
-    return evaluation
+        return compiled.read_instance(function, [("x", type_)], evaluation, Options())
+
+
+def check_of(function: Callable[..., Any], instance: Any, native: bool) -> Callable[[], bool]:
+    return read(function, instance).values(native_check(Options()) if native else None)
 
 
 class Model(nn.Module):
@@ -32,9 +40,10 @@ class Model(nn.Module):
         self.rest = nn.ModuleList([nn.Linear(3, 3)])
         self.scale = 2
         self.act = torch.tanh
+        self.drop = nn.Dropout(0.5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.act(self.first(x)) * self.scale
+        x = self.act(self.drop(self.first(x))) * self.scale
         for layer in self.rest:
             x = layer(x)
         return x
@@ -56,43 +65,46 @@ CHANGES: dict[str, Callable[[Model], Any]] = {
 }
 
 
+@pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_model_is_noticed(change: str) -> None:
+def test_a_changed_model_is_noticed(change: str, native: bool) -> None:
     model = Model().eval()
-    evaluation = evaluated(model, torch.ones(3))
-    assert holds(evaluation.reads.values())
-    assert holds(evaluation.reads.values())
+    hold = check_of(model, torch.ones(3), native)
+    assert hold()
+    assert hold()
     CHANGES[change](model)
-    assert not holds(evaluation.reads.values())
+    assert not hold()
 
 
-def test_a_changed_global_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("native", [True, False])
+def test_a_changed_global_is_noticed(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
     def scaled(x: torch.Tensor) -> torch.Tensor:
         return x * SCALE + SETTINGS["scale"] + len(SETTINGS["sizes"])
 
-    evaluation = evaluated(scaled, torch.ones(3))
-    assert holds(evaluation.reads.values())
+    hold = check_of(scaled, torch.ones(3), native)
+    assert hold()
     with monkeypatch.context() as patch:
         patch.setitem(globals(), "SCALE", 4)
-        assert not holds(evaluation.reads.values())
+        assert not hold()
     with monkeypatch.context() as patch:
         patch.setitem(SETTINGS, "scale", 4.0)
-        assert not holds(evaluation.reads.values())
-    assert holds(evaluation.reads.values())
-    SETTINGS["sizes"].append(3)
-    assert not holds(evaluation.reads.values())
+        assert not hold()
+    assert hold()
+    monkeypatch.setitem(SETTINGS, "sizes", [1, 2, 3])
+    assert not hold()
 
 
-def test_a_changed_free_variable_is_noticed() -> None:
+@pytest.mark.parametrize("native", [True, False])
+def test_a_changed_free_variable_is_noticed(native: bool) -> None:
     factor = 2
 
     def scaled(x: torch.Tensor) -> torch.Tensor:
         return x * factor
 
-    evaluation = evaluated(scaled, torch.ones(3))
-    assert holds(evaluation.reads.values())
+    hold = check_of(scaled, torch.ones(3), native)
+    assert hold()
     factor = 3
-    assert not holds(evaluation.reads.values())
+    assert not hold()
 
 
 class Called(nn.Module):
@@ -196,5 +208,4 @@ def test_content_that_was_read_is_noticed() -> None:
 
 
 def test_weights_that_are_operands_are_no_content() -> None:
-    evaluation = evaluated(Called().eval(), 1)
-    assert not evaluation.content
+    assert not read(Called().eval(), 1).content

@@ -14,6 +14,7 @@ from stretto.batching.frontend.evaluation import Read
 from stretto.batching.frontend.guards import ReadGuards
 from stretto.batching.instances.types import in_class
 from stretto.options import Options
+from stretto.runtime.probes import native_check
 
 
 class Base:
@@ -118,7 +119,9 @@ def test_a_change_is_noticed(change: str, native: bool) -> None:
     function, cell = outer()
     if change == "code":  # a function without free variables takes other code
         function = without_cells()
-    guards = ReadGuards(reads_of(model, function, cell), Options(), native=native)
+    guards = ReadGuards(
+        reads_of(model, function, cell), native_check(Options()) if native else None
+    )
     assert guards.hold()
     assert guards.hold()
     CHANGES[change](model, function, cell)
@@ -150,7 +153,7 @@ def test_a_changed_base_class_is_noticed(change: Callable[[type], None]) -> None
     item = Top()
     names = ("width", "shared", "method")
     reads = [Read("attribute", item, name, getattr(item, name)) for name in names]
-    guards = ReadGuards(reads, Options(), native=True)
+    guards = ReadGuards(reads, native_check(Options()))
     assert guards.hold()
     change(Bottom)
     assert not guards.hold()
@@ -159,7 +162,7 @@ def test_a_changed_base_class_is_noticed(change: Callable[[type], None]) -> None
 def test_equal_values_hold_and_are_probed_again() -> None:
     settings = Settings()
     guards = ReadGuards(
-        [Read("attribute", settings, "width", settings.width)], Options(), native=True
+        [Read("attribute", settings, "width", settings.width)], native_check(Options())
     )
     for _ in range(20):
         settings.width = int("1000")  # an object of its own
@@ -174,4 +177,4 @@ def test_what_has_changed_before_the_guards_are_made() -> None:
     settings = Settings()
     read = Read("attribute", settings, "width", 1000)
     settings.width = 3
-    assert not ReadGuards([read], Options(), native=True).hold()
+    assert not ReadGuards([read], native_check(Options())).hold()

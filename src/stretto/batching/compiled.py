@@ -16,9 +16,8 @@ from typing import Any
 
 import torch
 
-from stretto.batching.frontend import Evaluation, evaluate
-from stretto.batching.frontend.evaluation import Read
-from stretto.batching.frontend.guards import ReadGuards, TensorGuards
+from stretto.batching.frontend import Evaluation, read_instance
+from stretto.batching.guards import Check, TensorGuards
 from stretto.batching.host.host_program import Flat, HostProgram
 from stretto.batching.host.tables import layout
 from stretto.batching.instance_program import InstanceProgram
@@ -36,6 +35,7 @@ from stretto.machines.registry import default_machine, find_machine
 from stretto.ops.infer import quiet
 from stretto.options import Options
 from stretto.passes.horizontal import Horizontal
+from stretto.runtime.probes import native_check
 
 # ---- No garbage collection while a program is made.
 #
@@ -178,10 +178,8 @@ class CompiledBatch:
     tuning: Tuning
     """The choice of kernels that `levels` was built with."""
     device: torch.device
-    reads: tuple[Read, ...]
-    """Static values that the program relies on: they must stay the same."""
-    guards: ReadGuards
-    """Checks that `reads` are unchanged."""
+    values_hold: Check
+    """Checks that the static values that the program relies on are unchanged."""
     tensors: TensorGuards
     seconds: dict[str, float]
     """Seconds that each part of the compilation took."""
@@ -211,7 +209,7 @@ class CompiledBatch:
     def is_current(self) -> bool:
         """Return True if all static values and parameters are those that the program was built
         for."""
-        if not self.guards.hold() or not self.tensors.hold():
+        if not self.values_hold() or not self.tensors.hold():
             return False
         return self.levels is None or self.levels.is_current()
 
@@ -339,17 +337,16 @@ def _compiled(
 ) -> CompiledBatch:
     seconds: dict[str, float] = {}
     begin = perf_counter()
-    program = evaluate(function, parameters, evaluation, keywords, static)
+    read = read_instance(function, parameters, evaluation, options, keywords, static)
+    program = read.program
     seconds["evaluate"] = perf_counter() - begin
     begin = perf_counter()
     run_passes(program, passes)
     seconds["passes"] = perf_counter() - begin
     machine = default_machine() if backend == AUTO else find_machine(backend)
-    reads = tuple(evaluation.reads.values())
-    tensors = [read.value for read in reads if isinstance(read.value, torch.Tensor)]
     if torch.is_grad_enabled():
-        check_gradients(tensors)
-    _require_main_memory(machine, tensors)
+        check_gradients(read.tensors)
+    _require_main_memory(machine, read.tensors)
     is_tuned = (passes or BatchPasses()).tuned
     tuning = kept(program, options, machine.name) if is_tuned else Tuning()
     with ThreadPoolExecutor(1) as beside:
@@ -361,14 +358,12 @@ def _compiled(
         seconds["host"] = host.seconds_to_build
     sources = () if levels is None else levels.code.sources
     places = TensorGuards(
-        [*tensors, *host.shared, *(source.tensor for source in sources)],
-        tuple(evaluation.content.values()),
+        [*read.tensors, *host.shared, *(source.tensor for source in sources)],
+        read.content,
         native=machine.is_native,
     )
-    guards = ReadGuards(reads, options, native=machine.is_native)
-    return CompiledBatch(
-        program, evaluation, host, levels, tuning, HOST, reads, guards, places, seconds
-    )
+    values = read.values(native_check(options) if machine.is_native else None)
+    return CompiledBatch(program, evaluation, host, levels, tuning, HOST, values, places, seconds)
 
 
 def _require_main_memory(machine: Machine, shared: Sequence[torch.Tensor]) -> None:

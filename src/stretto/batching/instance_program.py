@@ -20,16 +20,17 @@ from torch.utils import _pytree as pytree
 
 from stretto.errors import SourceLocation
 from stretto.ir.core import Op, Program
-from stretto.ir.data import InstanceFunction, OperandPlaceholder, OperateOp, Operation
+from stretto.ir.data import InstanceFunction, OperandPlaceholder, OperateOp, Operation, RowCount
 from stretto.ir.types import DataType, RowsType, Scalar, TensorType
 from stretto.ops.infer import resolve
+from stretto.ops.positions import CHECK
 
 
 def inputs_of(item: Any) -> Iterator[int]:
     """Yield the numbers of the operands that have a place (`OperandPlaceholder`) in `item`, nested
     containers included."""
     match item:
-        case OperandPlaceholder(number):
+        case OperandPlaceholder(number) | RowCount(OperandPlaceholder(number)):
             yield number
         case tuple() | list():
             for part in cast("list[Any]", item):
@@ -87,6 +88,11 @@ def filled(item: Any, operands: Sequence[Any]) -> Any:
     match item:
         case OperandPlaceholder(number):
             return operands[number]
+        case RowCount(OperandPlaceholder(number), factor, offset):
+            rows = operands[number]
+            if isinstance(rows, OperandPlaceholder):
+                return RowCount(rows, factor, offset)
+            return rows.shape[0] * factor + offset
         case tuple() if type(item) is tuple:
             return tuple(filled(part, operands) for part in item)
         case list():
@@ -116,9 +122,27 @@ def leaf_of(made: Any, number: int) -> Any:
     return pytree.tree_leaves(made)[number]
 
 
-def _listed(arguments: tuple[Any, ...]) -> list[Any]:
-    """Return arguments of an operator, with lists in place of tuples."""
-    return [list(x) if type(x) is tuple else x for x in arguments]
+@cache
+def takes_tensors(target: str) -> tuple[bool, ...]:
+    """Return for each argument of an operator whether it is a tensor."""
+    arguments = resolve(target)._schema.arguments
+    return tuple("Tensor" in str(argument.type) for argument in arguments)
+
+
+_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
+
+
+def _arguments(target: str, given: tuple[Any, ...]) -> list[Any]:
+    """Return arguments for an operator: tensors for numbers where it takes tensors, and lists for
+    tuples."""
+
+    def argument(item: Any, is_tensor: bool) -> Any:
+        if type(item) is tuple:
+            return [argument(part, is_tensor) for part in item]
+        dtype = _NUMBERS.get(type(item)) if is_tensor else None
+        return item if dtype is None else torch.tensor(item, dtype=dtype)
+
+    return list(map(argument, given, takes_tensors(target)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +153,14 @@ class ProgramOperator:
     targets: tuple[str, ...]
 
     def __call__(self, *given: tuple[Any, ...], **kwargs: Any) -> Any:
-        *checks, args = map(_listed, given)
-        for target, (positions, *parts) in zip(self.targets, checks, strict=False):
-            resolve(target)(torch.as_tensor(positions), *parts)
-        return resolve(self.targets[-1])(*args, **kwargs)
+        made = None
+        for target, args in zip(self.targets, given, strict=True):
+            arguments = _arguments(target, args)
+            last = kwargs if target is self.targets[-1] else {}
+            made = resolve(target)(*arguments, **last)
+            if target == CHECK:
+                made = arguments[0]
+        return made
 
     @property
     def __name__(self) -> str:

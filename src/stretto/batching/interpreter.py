@@ -66,11 +66,11 @@ class _Run:
         values.update(zip(targets, results, strict=True))
         if self.watch is not None:
             for target, result in zip(targets, results, strict=True):
-                if result is not _UNSET:
+                if result is not UNSET:
                     self.watch(target, result)
 
 
-_UNSET = object()
+UNSET = object()
 """The value of an unset variable, which may be copied and passed on; no operator can read it."""
 
 
@@ -106,11 +106,11 @@ def _body(run: _Run, body: Block, values: _Values) -> _End | None:
         end: _End | None = None
         match statement:
             case AssignOp(Variable() as target, "unset"):
-                values[target] = _UNSET
+                values[target] = UNSET
             case AssignOp(Variable() as target, "cast", (source,), detail) if not has_type(
                 run.program, of(source), detail
             ):
-                values[target] = _UNSET
+                values[target] = UNSET
             case AssignOp(target, op, args, detail):
                 result = apply(run.program, op, detail, [of(arg) for arg in args])
                 if target is not None:

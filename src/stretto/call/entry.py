@@ -24,7 +24,6 @@ from stretto.frontends.python import (
     ResultLeaf,
     build_output,
 )
-from stretto.frontends.python.guards.guards import NativeCheck
 from stretto.frontends.python.tracing.admission import overlaps
 from stretto.frontends.python.tracing.fakes import dims_by_stride
 from stretto.ir.core import Op
@@ -37,14 +36,7 @@ from stretto.options import Options
 from stretto.runtime.call_sizes import InputSizes, Values
 from stretto.runtime.constants import ConstantFreshness
 from stretto.runtime.interpreter_check import Checker
-from stretto.runtime.probes import ProbeTable
-from stretto.runtime.probes import load as load_probes
-
-
-def _native_check() -> NativeCheck:
-    """Return the function that turns an entry's guards into one native check."""
-    library = load_probes(Options())
-    return lambda found: ProbeTable(library, found.rows, found.kept)
+from stretto.runtime.probes import native_check
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -108,7 +100,7 @@ class Entry:
         self.needs_more_than_key = self.checks_inputs or self.captured.objects is not None
         folded = _folded(self.captured, self.stages)
         native = self.stages.machine.is_native
-        check = _native_check() if native else None
+        check = native_check(Options()) if native else None
         self.watch = CaptureWatch.of(self.captured, check)
         self.watch.guards.native = check
         self.weights = ConstantFreshness(folded, self.executable.copies, native=native)

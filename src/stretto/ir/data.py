@@ -107,11 +107,11 @@ CHANGES = frozenset(
 ERRORS: dict[str, tuple[type[Exception], ...]] = {
     **dict.fromkeys(("at", "put", "pop"), (IndexError,)),
     **dict.fromkeys(("lookup", "remove"), (KeyError,)),
-    **dict.fromkeys(("index", "math"), (ValueError,)),
+    "index": (ValueError,),
     **dict.fromkeys(("truediv", "floordiv", "mod"), (ZeroDivisionError, OverflowError)),
     **dict.fromkeys(("pow", "lshift", "rshift"), (ZeroDivisionError, OverflowError, ValueError)),
     **dict.fromkeys(("add", "sub", "mul", "neg", "abs"), (OverflowError,)),
-    **dict.fromkeys(("to_int", "round"), (OverflowError, ValueError)),
+    **dict.fromkeys(("to_int", "round", "round_to", "math"), (OverflowError, ValueError)),
     "expect": (TypeError,), "ord": (TypeError,), "rows": (RuntimeError,),
 }  # fmt: skip
 """The classes of the exceptions that primitives may raise."""
@@ -154,13 +154,22 @@ class OperandPlaceholder:
 
 
 @dataclass(frozen=True, slots=True)
+class RowCount:
+    """A size in the arguments of an `Operation`: factor * n + offset, where an operand has n rows."""
+
+    rows: OperandPlaceholder
+    factor: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
     """One call of a torch function for one instance, as the user's code makes it.
 
     `args` and `kwargs` are the arguments of the function (tuples, lists, dicts, static values,
-    parameters), with an `OperandPlaceholder` in the place of each operand. Operands are tensors,
-    rows, ints, floats or bools. All operands that are rows have the same length, and so do results
-    that are rows. `results` gives the types of the tensors in the function's result, in the order
+    parameters), with an `OperandPlaceholder` in the place of each operand, or a `RowCount`.
+    Operands are tensors, rows, ints, floats or bools. All operands that are rows have the same
+    length, and so do results that are rows. `results` gives the types of the tensors in the function's result, in the order
     of `torch.utils._pytree.tree_leaves`.
     """
 
@@ -378,7 +387,7 @@ def _static_key(item: Any) -> Hashable:
             return (dict, *((key, _static_key(value)) for key, value in pairs))
         case slice():
             return (slice, *map(_static_key, (item.start, item.stop, item.step)))
-        case OperandPlaceholder() | bool() | int() | float() | str() | None:
+        case OperandPlaceholder() | RowCount() | bool() | int() | float() | str() | None:
             return (type(item), item, str(item))
         case _:
             return SameObject(item)

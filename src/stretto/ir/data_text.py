@@ -33,6 +33,7 @@ from stretto.ir.data import (
     ReadOp,
     RecordOp,
     ReturnOp,
+    RowCount,
     ScopeOp,
 )
 from stretto.ir.scanner import PrintedNames, ProgramReader
@@ -90,6 +91,8 @@ def _show_static(names: PrintedNames, item: Any, operands: tuple[Operand, ...] =
             operand = operands[place]
             shown = _show_operand(names, operand)
             return f"#{shown}" if isinstance(operand, Literal) else shown
+        case RowCount(place, factor, offset):
+            return f"rows({several((place, factor, offset))})"
         case tuple() if type(item) is tuple:
             return f"({several(item)},)" if len(item) == 1 else f"({several(item)})"
         case list() if type(item) is list:
@@ -141,6 +144,8 @@ def _read_static(given: ProgramReader, operands: list[Operand]) -> Any:
     word = given.next("word", "a static value")
     if word == "slice":
         return slice(*given.items(one))
+    if word == "rows":
+        return RowCount(*given.items(one))
     if word == "type":
         (found,) = given.items(given.type)
         return found

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
+from stretto.options import Options
 from stretto.runtime.compiler import NativeLibrary, python_functions
 
 # In the order of `struct Python` in probes.cpp.
@@ -54,3 +56,17 @@ def _prepare(library: ctypes.PyDLL) -> None:
 
 SUPPORT = NativeLibrary(Path(__file__).with_name("probes.cpp"), _prepare)
 built, load = SUPPORT.built, SUPPORT.load
+
+
+class Probes(Protocol):
+    """Probes that have been collected; see `ProbeTable`."""
+
+    rows: list[tuple[int, int, int, int]]
+    kept: list[object]
+
+
+def native_check(options: Options) -> Callable[[Probes], ProbeTable]:
+    """Return the function that turns probes into one native check. Raises BuildError if the native
+    code cannot be built."""
+    library = load(options)
+    return lambda found: ProbeTable(library, found.rows, found.kept)

@@ -9,6 +9,7 @@ from typing import Any
 
 from stretto.batching.capture.instance_data import InstanceData
 from stretto.batching.instances.types import InstanceTypes
+from stretto.errors import CaptureError
 from stretto.ir.core import Program, Value
 from stretto.ir.data import (
     AssignOp,
@@ -188,9 +189,15 @@ class DataTypes:
     def tensor_type_of(self, value: Value) -> TensorType | RowsType:
         """Return the type of a tensor: one whose first size data decide is rows."""
         type = value.tensor
-        if type.shape and not isinstance(type.shape[0], int):
-            return RowsType(TensorType(type.dtype, type.shape[1:]))
-        return type
+        if type.is_static:
+            return type
+        row = TensorType(type.dtype, type.shape[1:])
+        if not row.is_static:
+            raise CaptureError(
+                f"data decide sizes of a tensor {type} other than the first one",
+                remedy="make it a tensor whose first size differs from instance to instance",
+            )
+        return RowsType(row)
 
     def type_of(self, value: Value) -> DataType:
         """Return the type of a value as data."""

@@ -10,6 +10,7 @@ import torch
 
 from stretto.batching.capture.data_types import SCALARS, DataTypes, scalar_of
 from stretto.batching.capture.last_uses import LastUses, Path
+from stretto.batching.capture.rows_lowering import RowsLowering
 from stretto.batching.instance_program import program_operator
 from stretto.batching.verifier import type_of as type_of_operand
 from stretto.errors import CaptureError, SourceLocation
@@ -49,7 +50,7 @@ from stretto.ir.ops import (
     WhileOp,
 )
 from stretto.ir.sizes import Size
-from stretto.ir.types import DataType, DType, Scalar, TensorListType, TupleType
+from stretto.ir.types import DataType, DType, RowsType, Scalar, TensorListType, TupleType
 from stretto.ops.effects import is_draw
 from stretto.ops.positions import CHECK
 
@@ -92,6 +93,7 @@ class FunctionLowering:
 
     def __post_init__(self) -> None:
         self.last_uses = LastUses(self.function.body)
+        self.rows = RowsLowering(self)
 
     def declare(self, result: DataType | None = None) -> None:
         """Make the function, without its ops. result: the type of its result, if it is known."""
@@ -119,12 +121,6 @@ class FunctionLowering:
             operand = operands[0] if is_one else self.assign("tuple", operands, made.result)
         self.emit(ReturnOp(operand))
         made.body = Block(made.parameters, self.out)
-        if self.checks:
-            raise CaptureError(
-                "an item of a tensor is read and not used, at a position that an instance decides",
-                location=self.checks[0].location,
-                remedy="do not read it",
-            )
 
     # -- variables -------------------------------------------------------------------------------
 
@@ -165,6 +161,11 @@ class FunctionLowering:
     def of_type(self, value: Value, type: DataType) -> Operand:
         return self.number(value) if type in SCALARS.values() else self.operand(value)
 
+    def has_rows(self, value: Value) -> bool:
+        """True for a value that is rows here."""
+        found = self.values.get(value)
+        return found is not None and isinstance(type_of_operand(found), RowsType)
+
     def is_number(self, value: Value) -> bool:
         """True for a value that is a number here, and need not be read."""
         found = self.values.get(value)
@@ -198,7 +199,10 @@ class FunctionLowering:
         for number, op in enumerate(block.ops):
             self.path = (*path, number)
             self.location = op.location
+            if op.blocks or isinstance(op, CallOp | CheckOp | ReadOp):
+                self.emit_checks()
             self.op(op)
+        self.emit_checks()
         self.path = (*path, len(block.ops))
 
     def op(self, op: Op) -> None:
@@ -222,8 +226,11 @@ class FunctionLowering:
                     self.values[op.result] = operands[0]
                     self.shared.add(op.result)
                     return
-                made = self.assign(name, operands, self.types.type_of(op.result), detail)
-                self.values[op.result] = made
+                type = self.types.type_of(op.result)
+                if name == "copy" and isinstance(type, RowsType) and isinstance(args[0], Value):
+                    self.values[op.result] = self.rows.as_rows(args[0])
+                    return
+                self.values[op.result] = self.assign(name, operands, type, detail)
             case ReadOp():
                 self.values[op.result] = self.number(op.operands[0])
             case CheckOp(condition, failure, detail):
@@ -237,7 +244,8 @@ class FunctionLowering:
             case CallOp():
                 self.call(op)
             case SizeOp():
-                self.values[op.result] = self.number(op.number)
+                number = self.number(op.number)
+                self.values[op.result] = self.rows.numbers[op.symbol] = number
             case _:
                 self.list_op(op)
 
@@ -258,6 +266,18 @@ class FunctionLowering:
             if made is not None:
                 self.values[op.result] = made
                 return
+        if self.rows.lowered(op):
+            return
+        checks = [c for c in self.checks if not set(c.operands).isdisjoint(op.operands)]
+        self.checks = [c for c in self.checks if c not in checks]
+        results = tuple(self.types.tensor_type_of(value) for value in op.results)
+        self.rows.check_lengths(op)
+        self.operate((*checks, op), results, op.results)
+
+    def operate(
+        self, ops: tuple[TensorOp, ...], types: tuple[Any, ...], values: tuple[Value, ...]
+    ) -> None:
+        """Emit an operator, after checks of its positions. types, values: of its results."""
         operands: list[Operand] = []
 
         def place(item: Any) -> Any:
@@ -272,20 +292,23 @@ class FunctionLowering:
                 return OperandPlaceholder(operands.index(found))
             if isinstance(item, tuple):
                 return tuple([place(part) for part in item])
-            return item
+            return self.rows.count(item, operands) if isinstance(item, Size) else item
 
-        checks = [c for c in self.checks if not set(c.operands).isdisjoint(op.operands)]
-        self.checks = [c for c in self.checks if c not in checks]
-        args = tuple(tuple(map(place, one.args)) for one in (*checks, op))
-        kwargs = tuple((name, place(item)) for name, item in op.kwargs)
-        # a number is read where it is needed
-        results = tuple(self.types.tensor_type_of(value) for value in op.results)
-        targets = tuple(map(self.fresh, results))
-        names = (*(one.target for one in checks), _FREE_OF_STRIDES.get(op.target, op.target))
-        operation = Operation(program_operator(*names), args, kwargs, results, op.location)
-        self.emit(OperateOp(operation, tuple(operands), results=targets, location=op.location))
-        for value, target in zip(op.results, targets, strict=True):
+        args = tuple(tuple(map(place, one.args)) for one in ops)
+        kwargs = tuple((name, place(item)) for name, item in ops[-1].kwargs)
+        targets = tuple(map(self.fresh, types))
+        names = (_FREE_OF_STRIDES.get(one.target, one.target) for one in ops)
+        operation = Operation(program_operator(*names), args, kwargs, types, ops[-1].location)
+        self.emit(OperateOp(operation, tuple(operands), results=targets, location=self.location))
+        for value, target in zip(values, targets, strict=bool(values)):
             self.values[value] = target
+
+    def emit_checks(self) -> None:
+        """Emit the checks of positions that no operator uses."""
+        for check in self.checks:
+            (positions,) = check.operands
+            self.operate((check,), (self.types.tensor_type_of(positions),), ())
+        self.checks = []
 
     def primitive(self, op: TensorOp) -> Operand | None:
         """Return the result of an operator on numbers as a primitive; None if there is none."""
@@ -442,7 +465,7 @@ class FunctionLowering:
 
     def bound(self, bound: int | Size | Value) -> Operand:
         if isinstance(bound, Size):
-            raise CaptureError("a loop goes over a size of an instance", location=self.location)
+            return self.rows.number(bound)
         return self.number(bound) if isinstance(bound, Value) else Literal(bound)
 
     def call(self, op: CallOp) -> None:

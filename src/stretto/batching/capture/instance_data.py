@@ -8,6 +8,7 @@ attribute or a list of data gets them.
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Hashable
@@ -15,8 +16,9 @@ from dataclasses import dataclass, field
 from enum import Enum, EnumMeta
 from typing import Any, NoReturn
 
+from stretto.batching.capture import instance_numbers
 from stretto.batching.capture.instance_texts import InstanceTexts
-from stretto.batching.instances.types import InstanceTypes
+from stretto.batching.instances.types import InstanceTypes, joined
 from stretto.frontends.python.interpreter.data_dicts import DataDict, FixedItems
 from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, DataRef, HeapObject, Ref
 from stretto.frontends.python.lists.data_lists import DataList
@@ -32,7 +34,7 @@ from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.data import DataObject, DataTable, DataUnion, is_here
 from stretto.frontends.python.values.either import Either, options_of
 from stretto.frontends.python.values.leaves import kind_of, materialize, wrap
-from stretto.frontends.python.values.scalars import LeafKind
+from stretto.frontends.python.values.scalars import LeafKind, is_number
 from stretto.frontends.python.values.texts import is_text
 from stretto.ir.core import Literal, Op, Value
 from stretto.ir.data import AssignOp, ReadOp
@@ -43,6 +45,7 @@ from stretto.ir.types import (
     DType,
     ListType,
     RecordType,
+    RowsType,
     Scalar,
     TensorListType,
     TensorType,
@@ -79,6 +82,30 @@ def type_in_program(type: DataType) -> Any:
 _POSITION = ("lineno", "col_offset", "end_lineno", "end_col_offset")
 _KINDS = (list, dict, set, deque, defaultdict, OrderedDict, Counter)
 """Classes whose objects can be data of an instance."""
+
+
+def _initial_fields(python: type) -> frozenset[str]:
+    """Return the fields that objects of a class have from the start."""
+    if dataclasses.is_dataclass(python):
+        return frozenset(item.name for item in dataclasses.fields(python) if item.init)
+    return frozenset(getattr(python, "_fields", ()))
+
+
+def is_rows(type: DataType) -> bool:
+    return isinstance(type, RowsType)
+
+
+def type_as_data(type: TensorType) -> TensorType | RowsType:
+    """Return the type of a tensor as data: one whose first size data decide is rows."""
+    if type.is_static:
+        return type
+    row = TensorType(type.dtype, type.shape[1:])
+    if not row.is_static:
+        fail(
+            f"data decide sizes of a tensor {type} other than the first one",
+            "make it a tensor whose first size differs from instance to instance",
+        )
+    return RowsType(row)
 
 
 @dataclass(eq=False)
@@ -123,9 +150,9 @@ class InstanceData(InstanceTexts):
 
     def is_harmless(self, op: AssignOp) -> bool:
         """True for an op that may run where the program would skip it. An attribute may be read
-        of an object that is surely one of its class."""
-        if op.op == "get":
-            return op.args[0] not in self.casts
+        of an object that is surely one of its class, and so may a number."""
+        if op.op in ("get", "has") or op.op in instance_numbers.HARMLESS:
+            return self.casts.isdisjoint(x for x in op.args if isinstance(x, Value))
         return op.op in ("has_type", "cast", "is", "not", "item")
 
     # -- values ---------------------------------------------------------------------------------
@@ -143,13 +170,17 @@ class InstanceData(InstanceTexts):
                 return state.number(value)
             case TensorType():
                 return wrap(value, LeafKind(type, False))
+            case RowsType(row):
+                return self.rows(value, row)
             case RecordType() if self.evaluation.info(type).kind == "dict":
                 return self.fixed_dict(value, type)
             case RecordType() if issubclass(self.evaluation.info(type).python, Enum):
                 return self.one_of(value, [type])
             case RecordType() if self.evaluation.info(type).kind == "namedtuple":
                 held = self.record(value, type)
-                return tuple.__new__(held.kind, map(held.table.get, held.table.names()))
+                return tuple.__new__(
+                    held.kind, map(held.table.get, self.evaluation.info(type).fields)
+                )
             case RecordType():
                 return self.record(value, type)
             case DictType():
@@ -164,6 +195,14 @@ class InstanceData(InstanceTexts):
                 return self.one_of(value, sorted(items, key=str))
             case _:
                 fail(f"data of type {type} in an instance", "pass data of another type")
+
+    def rows(self, value: Value, row: TensorType) -> Any:
+        """Return a tensor whose first size the instance has."""
+        state = tracer()
+        number = state.read(self.made("len", (value,), Scalar.INT))
+        size = state.dim(state.new_symbol(number, low=0))
+        type = TensorType(row.dtype, (size, *row.shape))
+        return wrap(emit(operation("copy", (value,)), type), LeafKind(type, False))
 
     def made(self, op: str, args: tuple[Any, ...], type: DataType, detail: Any = None) -> Any:
         """Emit an op on data, and return its result."""
@@ -192,7 +231,7 @@ class InstanceData(InstanceTexts):
 
         return DataUnion(value, split)
 
-    def members(self, type: DataType) -> list[Enum]:
+    def members(self, type: DataType) -> list[Any]:
         """Return the members of an enumeration; none for other types."""
         python: Any = self.evaluation.info(type).python if isinstance(type, RecordType) else None
         return list(python) if isinstance(python, EnumMeta) else []
@@ -219,17 +258,31 @@ class InstanceData(InstanceTexts):
         found = self.made("cast", (value,), type, type)
         if isinstance(found, DataObject):
             self.casts.add(found.stored)
+        elif is_number(found):
+            self.casts.add(tracer().read(found))
         return found
 
     def record(self, value: Value, type: RecordType) -> DataObject:
         evaluation, hints = self.evaluation, tracer().hints
 
         def load(name: str) -> Any:
+            if name in always_has or not tracer().tries.catch(AttributeError):
+                return read_field(name)
+            attributes, branch = self.interpreter.attributes, self.interpreter.regions.branch
+            return branch(
+                has(name), lambda: read_field(name), lambda: attributes.no_attribute(made, name)
+            )
+
+        def read_field(name: str) -> Any:
             current, info = made.value, evaluation.info(type)
             key = (current, name)
             found, read = self.known.get(key, (None, None))
             if read is None or not is_here(read):
-                cell = evaluation.cells[info.cells[info.fields.index(name)]]
+                number = info.cells[info.fields.index(name)]
+                problem = evaluation.foreign_in(number)
+                if problem is not None:
+                    fail(problem.message, problem.remedy or "")
+                cell = evaluation.cells[number]
                 read = emit(operation("get", (current,), name), type_in_program(cell))
                 found = self.wrap(read, cell)
                 if name not in hints.stored:
@@ -249,8 +302,14 @@ class InstanceData(InstanceTexts):
             held = self.value_at(item, kind)
             tracer().emit(operation("set", (made.value, held), name), ())
 
+        def has(name: str) -> Any:
+            if name in always_has:
+                return True
+            return self.made("has", (made.value,), Scalar.BOOL, name)
+
         python = evaluation.info(type).python
-        table = DataTable(lambda: evaluation.info(type).fields, load, store)
+        always_has = _initial_fields(python)
+        table = DataTable(lambda: evaluation.info(type).fields, load, store, has)
         made = DataObject(python, table, value)
         return made
 
@@ -555,7 +614,9 @@ class InstanceData(InstanceTexts):
     def data_type(self, kind: LeafKind) -> DataType:
         """Return the type of data that a leaf has."""
         type: Any = kind.type
-        return OF_NUMBERS[type.dtype] if kind.number else type
+        if kind.number:
+            return OF_NUMBERS[type.dtype]
+        return type_as_data(type) if isinstance(type, TensorType) else type
 
     def kind_in_data(self, value: Any) -> LeafKind | None:
         """Return the kind of a value that is joined with data; None if it cannot be data."""
@@ -614,7 +675,10 @@ class InstanceData(InstanceTexts):
             case _:
                 kind = kind_of(value)
                 assert kind is not None
-                return materialize(value, kind)
+                made, given = materialize(value, kind), self.data_type(kind)
+                if isinstance(given, TensorType) and given not in alternatives(type):
+                    given = joined((given, type))
+                return emit(operation("copy", (made,)), given) if is_rows(given) else made
 
     def named_value(self, value: Any) -> Value:
         """Return a named tuple as a value of the Program."""
@@ -635,7 +699,11 @@ class InstanceData(InstanceTexts):
                 hints.data_classes.add(kind)
                 raise Replan
 
-    # -- identity -----------------------------------------------------------------------------------
+    # -- operators --------------------------------------------------------------------------------
+
+    computed = staticmethod(instance_numbers.computed)
+    operated = staticmethod(instance_numbers.operated)
+    converted = staticmethod(instance_numbers.converted)
 
     def are_same(self, first: Any, second: Any) -> Any:
         """Return `first is second`, where one is an object of an instance."""
@@ -645,9 +713,7 @@ class InstanceData(InstanceTexts):
         if isinstance(first, DataObject) and isinstance(second, DataObject):
             return self.made("is", (first.value, second.value), Scalar.BOOL)
         other = second if isinstance(first, DataObject) else first
-        is_new = (
-            other.origin is None if isinstance(other, HeapObject) else tracer().heap.is_own(other)
-        )
+        is_new = tracer().heap.is_own(other) or getattr(other, "origin", other) is None
         if not is_new:
             fail(
                 f"`is` compares a {kinds[0].__name__} of an instance with one that all instances "

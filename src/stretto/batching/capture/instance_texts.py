@@ -73,7 +73,8 @@ class InstanceTexts:
         are_plain = len(shown) == len(text.stretto_values) and all(
             map(_is_shown_plainly, shown, text.stretto_values)
         )
-        return LeafKind(Scalar.STR, False) if are_plain else None
+        of_text: Any = Scalar.STR
+        return LeafKind(of_text, False) if are_plain else None
 
     def text_value(self, text: Any) -> Value:
         """Return a text as a value of the Program."""

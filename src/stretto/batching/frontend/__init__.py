@@ -15,6 +15,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from stretto.batching.frontend import (
     application,
     displays,
@@ -28,10 +30,11 @@ from stretto.batching.frontend.dispatch import apply
 from stretto.batching.frontend.evaluation import Evaluation
 from stretto.batching.frontend.frame import Frame
 from stretto.batching.frontend.function_builder import Draft, PathEnds, finished
-from stretto.batching.frontend.guards import holds
+from stretto.batching.frontend.guards import ReadGuards, holds
 from stretto.batching.frontend.purity import noting_content
 from stretto.batching.frontend.python_library import MODULE as LIBRARY_MODULE
 from stretto.batching.frontend.values import Dynamic, Static, Value
+from stretto.batching.guards import FunctionOfInstances
 from stretto.batching.instance_program import InstanceProgram
 from stretto.batching.instances.observe import Observer
 from stretto.errors import CaptureError, SourceLocation
@@ -46,9 +49,10 @@ from stretto.ir.types import (
     TupleType,
     alternatives,
 )
+from stretto.options import Options
 from stretto.passes.dce import drop_unused
 
-__all__ = ["Evaluation", "Observer", "evaluate", "holds"]
+__all__ = ["Evaluation", "Observer", "evaluate", "holds", "read_instance"]
 
 _REGISTERED = (application, displays, expressions, functions, patterns, sequences, statements)
 """Modules that register their handlers in the tables of `dispatch` and of `functions` when
@@ -107,6 +111,24 @@ def evaluate(
     if not program.functions:
         raise CaptureError("the function never returns")
     return program
+
+
+def read_instance(
+    function: Callable[..., Any],
+    parameters: Sequence[tuple[str, DataType]],
+    evaluation: Evaluation,
+    options: Options,
+    keywords: Sequence[tuple[str, DataType]] = (),
+    static: dict[str, Any] | None = None,
+) -> FunctionOfInstances:
+    """Return the program of a function, and what it relies on."""
+    program = evaluate(function, parameters, evaluation, keywords, static)
+    reads = tuple(evaluation.reads.values())
+    tensors = [read.value for read in reads if isinstance(read.value, torch.Tensor)]
+    content = tuple(evaluation.content.values())
+    return FunctionOfInstances(
+        program, lambda native: ReadGuards(reads, native).hold, tensors, content
+    )
 
 
 def _check_result(evaluation: Evaluation, function: Callable[..., Any]) -> None:

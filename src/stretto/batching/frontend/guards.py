@@ -3,7 +3,7 @@ change."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -12,10 +12,7 @@ import torch
 from stretto.batching.frontend.evaluation import Evaluation, Read
 from stretto.batching.host.places import class_version, version_at
 from stretto.batching.instances.types import ABSENT, in_class, scalar_type
-from stretto.frontends.python.guards.guards import ProbeKind, Probes
-from stretto.options import Options
-from stretto.runtime.constants import ConstantFreshness
-from stretto.runtime.probes import ProbeTable, load
+from stretto.frontends.python.guards.guards import NativeCheck, ProbeKind, Probes
 
 _BY_VALUE = (tuple, torch.Size, torch.dtype, torch.device, complex, bytes, slice, range,
              MethodType)  # fmt: skip
@@ -60,37 +57,6 @@ def _found(read: Read) -> Any:
                 return read.owner[read.name]
     except (AttributeError, KeyError, IndexError, ValueError, TypeError):
         return ABSENT
-
-
-class TensorGuards:
-    """Guards of tensors that are the same for all instances: they must stay at the same address.
-    `p.data = other`, and with it `module.half()` and `module.to(device)`, change a tensor that
-    stays the same object. If its content was read, as in `int(self.count)`, that must be
-    unchanged, too."""
-
-    def __init__(
-        self, tensors: Iterable[torch.Tensor], content: Sequence[torch.Tensor], *, native: bool
-    ) -> None:
-        unique = {id(tensor): tensor for tensor in (*tensors, *content)}
-        self._known = [(tensor, _place(tensor)) for tensor in unique.values()]
-        self._content = ConstantFreshness(
-            [item for item in content if item.is_cpu], (), native=native
-        )
-
-    @property
-    def tensors(self) -> Iterator[torch.Tensor]:
-        """The guarded tensors."""
-        return (tensor for tensor, _ in self._known)
-
-    def hold(self) -> bool:
-        """Return True if all tensors have the same address, shape, strides and dtype, and the
-        content that was read."""
-        is_there = all(_place(tensor) == place for tensor, place in self._known)
-        return is_there and self._content.is_current()
-
-
-def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def note_attribute(evaluation: Evaluation, owner: Any, name: str, value: Any) -> None:
@@ -162,17 +128,15 @@ _TABLES = ("_parameters", "_buffers", "_modules")
 class ReadGuards:
     """Check that everything a program was built from is unchanged; see `holds`.
 
-    native: use native probes, which give the same answer. Raises BuildError if they cannot be
-    built.
+    native: makes a check of native probes, which gives the same answer.
     """
 
-    def __init__(self, reads: Sequence[Read], options: Options, *, native: bool) -> None:
+    def __init__(self, reads: Sequence[Read], native: NativeCheck | None) -> None:
         self._reads = tuple(reads)
-        self._options = options
-        self._remade = 0 if native else MOST_REMADE
+        self._native = native
+        self._remade = 0
         self._quick: Callable[[], bool] = _never
-        if native:
-            self._make()
+        self._make()
 
     def hold(self) -> bool:
         """Return True if all guards hold. Fast, since it runs at each call."""
@@ -186,11 +150,12 @@ class ReadGuards:
         return True
 
     def _make(self) -> None:
+        if self._native is None:
+            return
         maker = _Maker()
         rest = tuple(read for read in self._reads if not maker.takes(read))
         direct = tuple(maker.direct)
-        rows, kept = maker.probes.rows, maker.probes.kept
-        probes_hold = ProbeTable(load(self._options), rows, kept) if rows else _always
+        probes_hold = self._native(maker.probes) if maker.probes.rows else _always
 
         def quick() -> bool:
             try:

@@ -105,7 +105,7 @@ def unread_fields(program: InstanceProgram) -> list[frozenset[str]]:
     tuples have none, since they are tuples, whose items may be read by position."""
     statements = list(program.walk())
     assigned = [item for item in statements if isinstance(item, AssignOp)]
-    read = program.tested | {item.detail for item in assigned if item.op in ("get", "set")}
+    read = program.tested | {item.detail for item in assigned if item.op in ("get", "has", "set")}
     compares = any(item.op in _COMPARING for item in assigned)
     return [
         frozenset()

@@ -21,6 +21,7 @@ from stretto.batching.instances.types import (
     ABSENT,
     InstanceTypes,
     in_class,
+    joined,
     scalar_type,
     tensor_type,
 )
@@ -31,11 +32,8 @@ from stretto.ir.types import (
     DictType,
     ListType,
     RecordType,
-    RowsType,
     Scalar,
-    TensorType,
     TupleType,
-    alternatives,
     union,
 )
 
@@ -84,7 +82,7 @@ class Observer:
                 self._leave(place, error)
                 continue
             cell = self._types.merged_cell(cell)
-            grown = self._joined(self._types.cells[cell], type_)
+            grown = joined((self._types.cells[cell], type_))
             self._types.cells[cell] = grown
             self._types.merge_cells(grown)
 
@@ -100,18 +98,6 @@ class Observer:
                 self._leave(around, error)
             case _:
                 raise error
-
-    def _joined(self, known: DataType, new: DataType) -> DataType:
-        """Return the union of types, where tensors that differ only in their first dim become
-        rows."""
-        kinds = set(alternatives(known)) | set(alternatives(new))
-        tensors = [kind for kind in kinds if isinstance(kind, TensorType | RowsType)]
-        if len(tensors) > 1:
-            rows = {_row(kind) for kind in tensors}
-            if len(rows) == 1 and None not in rows:
-                kinds -= set(tensors)
-                kinds.add(RowsType(next(row for row in rows if row is not None)))
-        return union(kinds)
 
     def _type(self, value: Any, place: Hashable, path: str) -> DataType:
         kind = scalar_type(value)
@@ -273,12 +259,6 @@ def _depth(place: Hashable) -> int:
     while isinstance(place, tuple) and len(place) == 2 and place[1] == "items":
         place, depth = place[0], depth + 1
     return depth
-
-
-def _row(kind: TensorType | RowsType) -> TensorType | None:
-    if isinstance(kind, RowsType):
-        return kind.row
-    return TensorType(kind.dtype, kind.shape[1:]) if kind.shape else None
 
 
 def _member_fields(member: enum.Enum) -> dict[str, Any] | None:

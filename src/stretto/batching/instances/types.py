@@ -5,7 +5,7 @@ A type in a cell grows while instances are observed and a function is captured, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -21,6 +21,7 @@ from stretto.ir.types import (
     DType,
     ListType,
     RecordType,
+    RowsType,
     Scalar,
     TensorType,
     TupleType,
@@ -56,6 +57,23 @@ def tensor_type(tensor: torch.Tensor) -> TensorType:
 
 ABSENT = object()
 """Placeholder for the value of a name that does not exist."""
+
+
+def joined(types: Iterable[DataType]) -> DataType:
+    """Return the union of types, where tensors that differ only in their first dim become rows."""
+    kinds = {kind for type in types for kind in alternatives(type)}
+    tensors = [kind for kind in kinds if isinstance(kind, TensorType | RowsType)]
+    rows = set(map(_row, tensors))
+    if len(tensors) > 1 and len(rows) == 1 and None not in rows:
+        kinds -= set(tensors)
+        kinds |= {RowsType(row) for row in rows if row is not None}
+    return union(kinds)
+
+
+def _row(kind: TensorType | RowsType) -> TensorType | None:
+    if isinstance(kind, RowsType):
+        return kind.row
+    return TensorType(kind.dtype, kind.shape[1:]) if kind.shape else None
 
 
 def in_class(python: type, name: str) -> Any:

@@ -50,6 +50,7 @@ from stretto.ir.ops import TensorOp
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import Renaming, rename_symbols
 from stretto.ir.types import RowsType, Scalar, TensorType
+from stretto.ops.positions import CHECK
 from stretto.options import Options
 from stretto.passes.check_unused import CheckUnused
 from stretto.passes.cse import EliminateCommonSubexpressions
@@ -336,14 +337,17 @@ def _emitted(operation: Operation, operator: ProgramOperator, operands: list[Any
             return state.read(state.promote(item))
         if isinstance(item, tuple | list):
             return tuple(map(value, item))
-        return item
+        return state.dim(item) if isinstance(item, torch.SymInt) else item
 
     *checks, args = filled(operation.args, operands)
     kwargs = tuple((name, value(filled(item, operands))) for name, item in operation.kwargs)
     for target, parts in zip(operator.targets, checks, strict=False):
         state.emit(TensorOp(target, value(parts)), ())
-    op = TensorOp(operator.targets[-1], value(args), kwargs)
     types = [type_ for type_ in operation.results if isinstance(type_, TensorType)]
+    if operator.targets[-1] == CHECK:
+        state.emit(TensorOp(CHECK, value(args)), ())
+        return (wrap(state.read(args[0]), LeafKind(types[0], False)),)
+    op = TensorOp(operator.targets[-1], value(args), kwargs)
     values = state.emit(op, types)
     return tuple(wrap(v, LeafKind(its, False)) for v, its in zip(values, types, strict=True))
 

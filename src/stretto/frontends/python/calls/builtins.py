@@ -103,13 +103,13 @@ def _extreme(
 ) -> BuiltinRule:
     """Return a rule for `min` or `max` of several arguments or a sequence that contains traced
     numbers or sizes."""
+    name = "max" if is_better is operator.gt else "min"
 
     def rule(*args: Any, key: Any = None, **kwargs: Any) -> Any:
         items: tuple[Any, ...] = args
         if len(args) == 1 and key is None and not kwargs:
             collected = _as_list(args[0])
             if isinstance(collected, TracedList) and collected.numbers:
-                name = "max" if is_better is operator.gt else "min"
                 return Hooks.own(methods.best)(collected, is_better, name)
         if len(args) == 1:
             items = tuple(ordering.items_of(args[0]) or ())
@@ -128,7 +128,11 @@ def _extreme(
             return NotImplemented
         best, *others = items
         for item in others:
-            if number_kind(item) is number_kind(best) is int:
+            kind = number_kind(item)
+            data = tracer().data if kind is number_kind(best) and kind in (int, float) else None
+            if data is not None:
+                best = data.computed(name, kind, best, item)
+            elif kind is number_kind(best) is int:
                 best = of_integers(*map(_as_number, (item, best)))
             else:
                 chosen = is_better(item, best)

@@ -91,6 +91,8 @@ def _integer(value: Any) -> Any:
     number = to_number(value, ValueError)
     if not number.dtype.is_floating_point:
         return cast_number(number, int)
+    if tracer().data is not None:
+        return cast_number(number, int)
     to_integer = "cannot convert float {} to integer"
     check(torch.logical_not(torch.isnan(number)), "ValueError", to_integer.format("NaN"))
     check(torch.logical_not(torch.isinf(number)), "OverflowError", to_integer.format("infinity"))
@@ -132,14 +134,18 @@ def rounded(value: Any, ndigits: Any = None) -> Any:
     if not number.dtype.is_floating_point:
         number = cast_number(number, int)
         return number if ndigits is None or ndigits >= 0 else _rounded_int(number, 10**-ndigits)
+    data = tracer().data
     if ndigits is None:
-        return _integer(torch.round(number))
+        rounds = data is not None
+        return data.computed("round", int, number) if rounds else _integer(torch.round(number))
     digits = operator.index(ndigits)
     if not 0 <= digits <= _MOST_DIGITS:
         fail(
             f"round() of a float that depends on a tensor to {digits} digits",
             f"round to at least 0 and at most {_MOST_DIGITS} digits",
         )
+    if data is not None:
+        return data.computed("round_to", float, number, digits)
     return _rounded_float(number, 10.0**digits)
 
 
@@ -272,7 +278,7 @@ def _log(value: Any, *base: Any) -> Any:
         return _OF_ONE["log"](value)
     if not (_traced(value) or _traced(*base)):
         return NotImplemented
-    one, other = (_OF_ONE["log"](x) if _traced(x) else math.log(x) for x in (value, *base))
+    one, other = (RULES[math.log](x) if _traced(x) else math.log(x) for x in (value, *base))
     return one / other
 
 
@@ -324,11 +330,12 @@ def _is_close(a: Any, b: Any, *, rel_tol: Any = 1e-09, abs_tol: Any = 0.0) -> An
     if not any(map(_traced, (a, b, rel_tol, abs_tol))):
         return NotImplemented
     a, b, rel_tol, abs_tol = map(as_traced_float, (a, b, rel_tol, abs_tol))
-    check(torch.logical_and(rel_tol >= 0, abs_tol >= 0), "ValueError", _NEGATIVE_TOLERANCE)
-    difference = (b - a).abs()
-    largest = torch.maximum((rel_tol * b).abs(), (rel_tol * a).abs())
-    is_near = Hooks.python.or_(difference <= largest, lambda: difference <= abs_tol)
-    are_finite = torch.logical_not(torch.logical_or(torch.isinf(a), torch.isinf(b)))
+    check((rel_tol >= 0) & (abs_tol >= 0), "ValueError", _NEGATIVE_TOLERANCE)
+    difference = abs(b - a)
+    is_near = difference <= abs(rel_tol * b)
+    for bound in (abs(rel_tol * a), abs_tol):
+        is_near = is_near | (difference <= bound)
+    are_finite = (abs(a) != math.inf) & (abs(b) != math.inf)
     return Hooks.python.or_(a == b, lambda: Hooks.python.and_(are_finite, lambda: is_near))
 
 
@@ -346,23 +353,59 @@ def _power(base: Any, exponent: Any, mod: Any = None) -> Any:
     return NotImplemented
 
 
+def _of_math(name: str, rule: Rule) -> Rule:
+    """Return the rule for a function of the module `math`; on numbers of an instance it is a
+    primitive."""
+
+    def with_primitive(*args: Any, **kwargs: Any) -> Any:
+        data = tracer().data
+        if (
+            data is None
+            or not any(map(_traced, args))
+            or len(args) not in _PRIMITIVES.get(name, ())
+        ):
+            return rule(*args, **kwargs)
+        kind = bool if name in _TESTS else int if name in _TO_INTEGER else float
+        given = [to_number(x, ValueError) if _traced(x) else x for x in args]
+        if kind is int and number_kind(given[0]) is not float:
+            return cast_number(given[0], int)
+        floats = [cast_number(x, float) if _traced(x) else float(x) for x in given]
+        return data.computed("math", kind, *floats, detail=name)
+
+    return with_primitive
+
+
+_TESTS = ("isnan", "isinf", "isfinite")
+_TO_INTEGER = ("floor", "ceil", "trunc")
+_PRIMITIVES = {
+    **dict.fromkeys(_OF_ONE.keys() - {"degrees", "radians"}, (1,)),
+    **dict.fromkeys((*_TESTS, *_TO_INTEGER), (1,)),
+    **dict.fromkeys(("atan2", "copysign", "hypot", "fmod", "pow"), (2,)),
+}
+"""Functions that are primitives of instances, with the numbers of their arguments."""
+
+
+_RULES_OF_MATH: dict[str, Rule] = {
+    **_OF_ONE,
+    **{name: _test(getattr(torch, name)) for name in _TESTS},
+    **{name: _to_integer(getattr(torch, name)) for name in _TO_INTEGER},
+    "log": _log,
+    "isclose": _is_close,
+    "atan2": _of_two(torch.atan2),
+    "copysign": _of_two(torch.copysign),
+    "hypot": _of_two(torch.hypot, overflows=True),
+    "fmod": _of_two(torch.fmod, _has_remainder),
+    "pow": _of_two(torch.pow, _has_power, overflows=True),
+}
 RULES: dict[Any, Rule] = {
     pow: _power,
     int: cast(int),
     float: cast(float),
     round: rounded,
     divmod: quotient_and_rest,
-    **{getattr(math, name): rule for name, rule in _OF_ONE.items() if hasattr(math, name)},
-    **{getattr(math, name): _test(getattr(torch, name)) for name in ("isnan", "isinf", "isfinite")},
     **{
-        getattr(math, name): _to_integer(getattr(torch, name))
-        for name in ("floor", "ceil", "trunc")
+        getattr(math, name): _of_math(name, rule)
+        for name, rule in _RULES_OF_MATH.items()
+        if hasattr(math, name)
     },
-    math.log: _log,
-    math.isclose: _is_close,
-    math.atan2: _of_two(torch.atan2),
-    math.copysign: _of_two(torch.copysign),
-    math.hypot: _of_two(torch.hypot, overflows=True),
-    math.fmod: _of_two(torch.fmod, _has_remainder),
-    math.pow: _of_two(torch.pow, _has_power, overflows=True),
 }

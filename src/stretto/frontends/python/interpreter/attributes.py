@@ -189,7 +189,7 @@ class Attributes:
     def getattr(self, value: Any, name: str) -> Any:
         """Return an attribute as Python finds it."""
         found = self.of_some_runs(
-            value, name, lambda found: found, lambda: self._no_attribute(value, name)
+            value, name, lambda found: found, lambda: self.no_attribute(value, name)
         )
         if found is not NotImplemented:
             return found
@@ -204,7 +204,7 @@ class Attributes:
             return found
         if problem is not None:
             raise problem
-        self._no_attribute(value, name)
+        self.no_attribute(value, name)
 
     def of_some_runs(
         self,
@@ -234,7 +234,7 @@ class Attributes:
 
         return regions.branch(bound, lambda: present(regions.present(held)), without)
 
-    def _no_attribute(self, value: Any, name: str) -> NoReturn:
+    def no_attribute(self, value: Any, name: str) -> NoReturn:
         shown = f"type object '{value.__name__}'" if isinstance(value, type) else ""
         kind = self.type_of(value).__name__
         shown = shown or f"'{kind}' object"

@@ -31,6 +31,7 @@ from stretto.frontends.python.lists import sources
 from stretto.frontends.python.tracing.signals import Poison, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.values import texts
+from stretto.frontends.python.values.data import DataObject, DataTable
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.state import TracedList
 
@@ -113,6 +114,10 @@ class BuiltinRules:
         name, attributes = self.name_of(name), self.interpreter.attributes
         if not default:
             return attributes.getattr(value, name)
+        held = self.is_held(value, name)
+        if held is not NotImplemented:
+            branch = self.interpreter.regions.branch
+            return branch(held, lambda: attributes.getattr(value, name), lambda: default[0])
         found = attributes.of_some_runs(value, name, lambda held: held, lambda: default[0])
         if found is NotImplemented:
             found = attributes.lookup(value, name)
@@ -123,9 +128,19 @@ class BuiltinRules:
         kind = self.interpreter.attributes.type_of(value)
         if kind in (bool, int, float):
             return hasattr(kind, name)
-        attributes = self.interpreter.attributes
+        held, attributes = self.is_held(value, name), self.interpreter.attributes
+        if held is not NotImplemented:
+            return held
         found = attributes.of_some_runs(value, name, lambda _: True, lambda: False)
         return attributes.lookup(value, name) is not MISSING if found is NotImplemented else found
+
+    def is_held(self, value: Any, name: str) -> Any:
+        """Return whether an object of an instance has an attribute; NotImplemented if its class
+        tells."""
+        table = value.table if isinstance(value, DataObject) else None
+        if not isinstance(table, DataTable) or name not in table:
+            return NotImplemented
+        return table.has(name)
 
     def is_subclass(self, kind: Any, kinds: Any) -> Any:
         if isinstance(kinds, tuple):

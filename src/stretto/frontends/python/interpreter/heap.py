@@ -20,10 +20,12 @@ from typing import Any, NoReturn
 
 import torch
 
+from stretto.errors import SourceLocation
 from stretto.frontends.python.calls.journal import Journal
 from stretto.frontends.python.guards.reading import WHOLE
 from stretto.frontends.python.interpreter.native_code import restorer
 from stretto.frontends.python.interpreter.outside import CELL, MISSING, Marker, Outside
+from stretto.frontends.python.tracing.locations import user_location
 from stretto.frontends.python.tracing.signals import (
     Abort,
     CaptureSignal,
@@ -271,6 +273,8 @@ class PythonHeap:
         self.births: dict[int, int] = {}
         """When the tables of frames, cells and objects of the program were made, by id."""
         self.kept: list[Any] = []
+        self.changed_at: dict[Place, SourceLocation | None] | None = None
+        """The user's lines that change places outside of the program, if they are asked for."""
         self.copies: dict[int, dict[int, Any]] = {}
         """For the table of an object, by id, the objects of which it may be one."""
         self.journal = Journal()
@@ -306,6 +310,8 @@ class PythonHeap:
             return
         old = table.get(key, MISSING)
         self.trail.append((table, key, old))
+        if self.changed_at is not None and not self.is_born_after(table, 0):
+            self.changed_at[id(table), key] = user_location()
         if value is MISSING:
             self.with_deletions.add(id(table))
         if old is MISSING:  # what is deleted and set again comes last

@@ -161,6 +161,11 @@ class IteratorRules:
         return self.chain_from(iterables)
 
     def chain_from(self, iterables: Any) -> Any:
+        if isinstance(iterables, DataRef) or (
+            isinstance(iterables, tuple) and any(isinstance(x, DataRef) for x in iterables)
+        ):
+            made = self.interpreter.run_own(data_methods.chained, iterables)
+            return self.iterators.of_sequence(made)
         return self.iterators.over(itertools.chain, (iterables,), {LAST: None})
 
     def accumulate(self, iterable: Any, function: Any = None, *, initial: Any = None) -> Any:
@@ -335,7 +340,7 @@ class IteratorRules:
     def reduce(self, function: Any, items: Any, *start: Any) -> Any:
         interpreter = self.interpreter
         items = items if start else self._taken(items)
-        if isinstance(items, DataRef):
+        if not start and isinstance(items, DataRef):
             return interpreter.run_own(data_methods.reduced, function, items)
         table = interpreter.heap.new_table()
         source = self.iteration.iterator(items)

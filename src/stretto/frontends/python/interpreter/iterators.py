@@ -394,15 +394,15 @@ class Iterators:
             return table[LAST]
 
         def total(item: Any) -> Any:
-            before, function = table.get(LAST, MISSING), table[FUNCTION]
-            if before is MISSING:
-                made = item
-            elif isinstance(before, Either):
-                fail("itertools.accumulate starts in a branch", "give it an initial value")
-            elif function is None:
-                made = interpreter.operators.binary("add", before, item)
-            else:
-                made = self.called(function, (before, item))
+            regions, before = interpreter.regions, table.get(LAST, MISSING)
+
+            def more() -> Any:
+                known, function = regions.present(before), table[FUNCTION]
+                if function is None:
+                    return interpreter.operators.binary("add", known, item)
+                return self.called(function, (known, item))
+
+            made = regions.branch(regions.is_bound(before), more, lambda: item)
             self.heap.set(table, LAST, made)
             return made
 

@@ -27,7 +27,7 @@ from stretto.frontends.python.interpreter.frames import (
     thrown,
 )
 from stretto.frontends.python.interpreter.generators import has_yield
-from stretto.frontends.python.interpreter.heap import MISSING, DataRef
+from stretto.frontends.python.interpreter.heap import MISSING, DataRef, IteratorRef
 from stretto.frontends.python.interpreter.joins import LiveNames
 from stretto.frontends.python.interpreter.syntax import (
     DoStatement,
@@ -659,6 +659,8 @@ class Statements:
         iteration, containers = self.interpreter.iteration, self.interpreter.containers
         if is_text(value) and tracer().data is not None:
             value = self.interpreter.heap.new(list, tracer().data.characters(value))
+        if tracer().data is not None and isinstance(value, IteratorRef):
+            value = self.heap.list_of(iteration.collect(value))
         if isinstance(value, DataRef):
             items = containers.unpacked(value, len(targets), *starred)
             for target, item in zip(targets, items, strict=True):

@@ -218,6 +218,14 @@ def product(first: Any, *others: Any) -> Any:
     return [(a, *other) for a in first for other in rest]
 
 
+def chained(parts: Any) -> Any:
+    """Return a list of the items of several iterables, which is made at once."""
+    found: Any = []
+    for part in parts:
+        found.extend(part)
+    return found
+
+
 def pairs(items: Any) -> Any:
     """Return `itertools.combinations(items, 2)`."""
     return [

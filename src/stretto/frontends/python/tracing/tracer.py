@@ -372,12 +372,19 @@ class Tracer:
 
     def write(self, storage: Storage, base: Value, length: ListLength | None = None) -> None:
         """Replace the value of a storage, and update storages that may share its memory."""
-        if self.data is not None and storage in self.data.kept_as_it_is:
-            fail(
-                "a tensor of an instance, or one that a branch, a loop or a call returns, is "
-                "changed in place",
-                "compute a new tensor",
-            )
+        if self.data is not None:
+            if isinstance(storage.made, str):
+                fail(
+                    "a tensor that all instances share is changed in place",
+                    "compute a new tensor, and return it; call model.eval() where it is that of a "
+                    "normalisation",
+                )
+            if storage in self.data.kept_as_it_is:
+                fail(
+                    "a tensor of an instance, or one that a branch, a loop or a call returns, is "
+                    "changed in place",
+                    "compute a new tensor",
+                )
         self.set_state(storage, StorageState(base, length))
         self.written += storage.fake is not None
         Hooks.written(storage)

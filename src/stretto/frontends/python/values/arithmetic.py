@@ -61,12 +61,14 @@ def applied(name: str, first: Any, second: Any) -> Any:
                 "make a tensor of it, or compile with fallback=True",
             )
         return NotImplemented
-    if not (name in _OF_BOOLS and number_kind(first) is number_kind(second) is bool):
-        first, second = _without_bool(first), _without_bool(second)
     if name in _OF_INTS and (_is_float(first) or _is_float(second)):
         names = [getattr(number_kind(item), "__name__", "") for item in (first, second)]
         kinds = " and ".join(map(repr, names))
         raise TypeError(f"unsupported operand type(s) for {_OF_INTS[name]}: {kinds}")
+    if tracer().data is not None:
+        return _of_instance(name, first, second)
+    if not (name in _OF_BOOLS and number_kind(first) is number_kind(second) is bool):
+        first, second = _without_bool(first), _without_bool(second)
     if _is_float(first) or _is_float(second) or name == "truediv":
         first, second = _in_range(first), _in_range(second)
     if name in COMPARISONS:
@@ -84,6 +86,21 @@ def applied(name: str, first: Any, second: Any) -> Any:
     return _of_torch(name, first, second)
 
 
+def _of_instance(name: str, first: Any, second: Any) -> Any:
+    """Return the result of a primitive, which has Python's meaning. A known int may be beyond 64
+    bits."""
+    if is_too_large(first) or is_too_large(second):
+        is_float = _is_float(first) or _is_float(second)
+        if is_float and name not in COMPARISONS:
+            first, second = _in_range(first), _in_range(second)
+        elif name in COMPARISONS and not is_float:
+            first, second = (x if is_too_large(x) else 0 for x in (first, second))
+            return getattr(operator, name)(first, second)
+        else:
+            check_int(name, first, second)
+    return tracer().data.operated(name, first, second)
+
+
 def _rest(rest: Any, divisor: Any) -> Any:
     """Give a remainder that is zero the sign of the divisor."""
     zero = torch.where(as_traced_float(divisor) < 0, as_traced_float(-0.0), as_traced_float(0.0))
@@ -92,6 +109,10 @@ def _rest(rest: Any, divisor: Any) -> Any:
 
 def applied_to_one(name: str, number: Any) -> Any:
     """Return the result of a unary Python operator on a traced number."""
+    data = tracer().data
+    if data is not None:
+        kind = float if _is_float(number) else int
+        return data.converted(number, kind) if name == "pos" else data.computed(name, kind, number)
     number = _without_bool(number)
     if number_kind(number) is int:
         check_int(name, number, None)
@@ -196,8 +217,6 @@ def check_int(name: str, first: Any, second: Any) -> None:
         check(second >= 0, "ValueError", "negative shift count")
     if name not in _GROWING or result_bits(name, first, second) <= MOST_BITS:
         return
-    if tracer().data is not None:
-        return  # the primitives check it
     match name:
         case "neg" | "abs":
             is_fine = first != -(2**63)
@@ -476,6 +495,8 @@ def of_operator(name: str, operation: Operation, value: Either, others: tuple[An
 
     `operation` is applied to each number that `value` may be.
     """
+    if tracer().data is not None:
+        return NotImplemented  # a primitive runs for the kind of number only that the value is of
     pairs = possible(value)
     options = [option for _, option in pairs]
     if len(pairs) < 2 or any(isinstance(option, Either) for option in options):

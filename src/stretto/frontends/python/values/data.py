@@ -33,19 +33,21 @@ class HeapObject:
 class DataTable(dict[Any, Any]):
     """The table of an object of an instance: reading and setting an attribute are ops.
 
-    names: returns the attributes that the object may have. load: reads one. store: sets one.
+    names: returns the attributes that the object may have. load: reads one. store: sets one. has:
+    returns whether the object has one of these.
     """
 
-    __slots__ = ("load", "names", "store")
+    __slots__ = ("has", "load", "names", "store")
 
     def __init__(
         self,
         names: Callable[[], tuple[Any, ...]],
         load: Callable[[Any], Any],
         store: Callable[[Any, Any], None],
+        has: Callable[[Any], Any] = lambda _: True,
     ) -> None:
         super().__init__()
-        self.names, self.load, self.store = names, load, store
+        self.names, self.load, self.store, self.has = names, load, store, has
 
     def __contains__(self, key: object) -> bool:
         return key in self.names()

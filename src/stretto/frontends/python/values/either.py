@@ -93,7 +93,7 @@ def _text(value: Any) -> str:
 def first_either(value: Any) -> Either | None:
     """Return the first Either in tuples, lists, dicts and slices; None if there is none."""
     kind = type(value)
-    if kind is Either:
+    if issubclass(kind, Either):
         return value
     if issubclass(kind, (tuple, list)):
         return next((e for item in value if (e := first_either(item)) is not None), None)

@@ -166,7 +166,7 @@ def placeholder(kind: LeafKind) -> Value:
     state = tracer()
     if isinstance(kind.type, TensorListType):
         return state.emit(ListNewOp(()), (kind.type,))[0]
-    if is_data(kind):
+    if is_data(kind) or (state.data is not None and not kind.number):
         return state.emit(AssignOp("unset"), (kind.type,))[0]
     dtype = kind.type.dtype
     if kind.type.is_scalar:

@@ -145,7 +145,7 @@ def _itself(number: Any) -> Any:
 def _is_integer(number: Any) -> Any:
     if not number.dtype.is_floating_point:
         return True
-    return number_of(torch.isfinite(number) & (torch.trunc(number) == number))
+    return number % 1.0 == 0.0
 
 
 def _bit_length(number: Any) -> Any:

@@ -23,6 +23,7 @@ from stretto.frontends.python.tracing.tensor import (
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import Either
 from stretto.ir.core import Value
+from stretto.ir.data import AssignOp
 from stretto.ir.ops import TensorOp
 from stretto.ir.sizes import Size, Symbol, symbols_in
 from stretto.ir.types import FLAG, DType, TensorListType, TensorType
@@ -59,21 +60,10 @@ def bits_of_items(tensor: torch.Tensor) -> int:
     return _OF_DTYPES.get(tensor.dtype, UNKNOWN_BITS)
 
 
-def bits_of_result(func: Any, args: Any, kwargs: Any) -> int:
-    """Return an upper bound on the bits of a torch operator's result on numbers."""
-    name = _OPERATORS.get(func.overloadpacket)
-    is_copy = func.overloadpacket is aten._to_copy
-    has_float = any(isinstance(item, float | torch.SymFloat) for item in args)
-    if name is None or has_float or (kwargs and not is_copy):
-        return UNKNOWN_BITS
-    first, *others = args[:2]
-    return result_bits(name, first, others[0] if others else None)
-
-
 _OPERATORS = {
     aten.add: "add",
     aten.sub: "sub",
-    aten.rsub: "sub",
+    aten.rsub: "rsub",
     aten.mul: "mul",
     aten.neg: "neg",
     aten.abs: "abs",
@@ -87,6 +77,7 @@ _OPERATORS = {
     aten._to_copy: "pos",
     aten.__rshift__: "rshift",
 }
+"""The operators of Python that compute operators of ATen on numbers."""
 
 
 def result_bits(name: str, first: Any, second: Any) -> int:
@@ -157,9 +148,24 @@ def result_number(func: Any, args: Any, kwargs: Any) -> NumberMark | None:
     tensors = tensors_of((args, kwargs))
     if not tensors or not all(is_number(x) for x in tensors):
         return None
-    marks = [x.number for x in tensors if isinstance(x, TracedTensor) and x.number is not None]
+    name = _OPERATORS.get(func.overloadpacket)
+    if name is None or (kwargs and name != "pos"):
+        return mark_of(None, *tensors)
+    first, *others = args[:2]
+    return mark_of("sub", *others, first) if name == "rsub" else mark_of(name, first, *others)
+
+
+def mark_of(name: str | None, *operands: Any) -> NumberMark:
+    """Return the mark of the result of an operator on numbers, traced or not. name: the operator
+    of Python, if it is one."""
+    marks = [x.number for x in operands if isinstance(x, TracedTensor) and x.number is not None]
     loops = frozenset[int]().union(*(mark.loops for mark in marks))
-    return NumberMark(_result_linear(func, args, kwargs), loops, bits_of_result(func, args, kwargs))
+    are_ints = all(isinstance(x, int | torch.SymInt | TracedTensor) for x in operands)
+    if name is None or not are_ints:
+        return NumberMark(None, loops)
+    first, *others = operands
+    bits = result_bits(name, first, others[0] if others else None)
+    return NumberMark(_result_linear(name, operands), loops, bits)
 
 
 def linear_of(value: Any) -> LinearForm | None:
@@ -173,28 +179,19 @@ def linear_of(value: Any) -> LinearForm | None:
     return None
 
 
-def _result_linear(func: Any, args: Any, kwargs: Any) -> LinearForm | None:
-    if kwargs:
-        return None
-    name = func._schema.name
-    parts = [linear_of(item) for item in args[:2]]
-    if any(part is None for part in parts):
-        return None
-    if name == "aten::neg":
-        return parts[0].times(-1)  # type: ignore[union-attr]
-    if len(parts) != 2 or len(args) != 2:
-        return None
-    first, second = parts
-    assert first is not None and second is not None
-    if name in ("aten::add", "aten::sub", "aten::rsub"):
-        if name == "aten::rsub":
-            first, second = second, first
-        return first.plus(second, 1 if name == "aten::add" else -1)
-    if name == "aten::mul" and not second.terms:
-        return first.times(second.constant)
-    if name == "aten::mul" and not first.terms:
-        return second.times(first.constant)
-    return None
+def _result_linear(name: str, operands: tuple[Any, ...]) -> LinearForm | None:
+    parts = [linear_of(item) for item in operands]
+    match name, parts:
+        case "neg", [LinearForm() as first]:
+            return first.times(-1)
+        case "add" | "sub", [LinearForm() as first, LinearForm() as second]:
+            return first.plus(second, 1 if name == "add" else -1)
+        case "mul", [LinearForm() as first, LinearForm(terms=terms, constant=factor)] if not terms:
+            return first.times(factor)
+        case "mul", [LinearForm(terms=terms, constant=factor), LinearForm() as second] if not terms:
+            return second.times(factor)
+        case _:
+            return None
 
 
 _REFUSALS: dict[type[Exception], str] = {
@@ -230,6 +227,8 @@ def as_numbers(tensor: Any) -> Any:
 def cast_number(value: Any, kind: type) -> Any:
     """Return int(), float() or bool() of a traced tensor."""
     number = to_number(value, ValueError)
+    if tracer().data is not None:
+        return tracer().data.converted(number, kind)
     if kind is bool:
         return number_of(number != 0) if number.dtype != torch.bool else number
     if kind is int:
@@ -472,10 +471,12 @@ def select(condition: Flag, first: Value, second: Value) -> Value:
 def logical(operator: str, *flags: Value) -> Value:
     """Return `and`, `or` or `not` of values of the program."""
     state = tracer()
-    found = state.tensor_op(f"aten.logical_{operator}.default", tuple(map(state.use, flags)), FLAG)
+    given = tuple(map(state.use, flags))
     if state.data is not None:
+        (found,) = state.emit(AssignOp(operator, given), (FLAG,))
         state.data.numbers.add(found)
-    return found
+        return found
+    return state.tensor_op(f"aten.logical_{operator}.default", given, FLAG)
 
 
 @contextmanager
