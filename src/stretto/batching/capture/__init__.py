@@ -56,6 +56,7 @@ from stretto.frontends.python.tracing.tensor import FunctionContext
 from stretto.frontends.python.tracing.tracer import Tracer, activate, tracer
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import kind_of, materialize
+from stretto.frontends.python.values.texts import is_text
 from stretto.frontends.python.values.raises import raises, stop_at
 from stretto.ir.core import Function, Program, Value
 from stretto.ir.types import DataType
@@ -272,6 +273,8 @@ def _structure(
 
     if kind is not None:
         return leaf(materialize(value, kind))
+    if is_text(value):
+        return leaf(data.text_value(value))
     if isinstance(value, Either):
         return leaf(data.value_at(value, data.type_at(value, "the result")))
     if isinstance(value, tuple) and hasattr(value, "_fields"):

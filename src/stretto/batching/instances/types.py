@@ -31,8 +31,9 @@ from stretto.ir.types import (
 )
 
 
-class TypesGrew(Exception):
-    """A type that the capture has relied on has changed: start it again."""
+class TypesGrew(BaseException):
+    """A type that the capture has relied on has changed: start it again. No `except Exception` of the
+    program catches it."""
 
 
 _SCALARS: dict[type, Scalar] = {
