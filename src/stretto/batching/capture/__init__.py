@@ -56,8 +56,8 @@ from stretto.frontends.python.tracing.tensor import FunctionContext
 from stretto.frontends.python.tracing.tracer import Tracer, activate, tracer
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import kind_of, materialize
-from stretto.frontends.python.values.texts import is_text
 from stretto.frontends.python.values.raises import raises, stop_at
+from stretto.frontends.python.values.texts import is_text
 from stretto.ir.core import Function, Program, Value
 from stretto.ir.types import DataType
 from stretto.options import Options
