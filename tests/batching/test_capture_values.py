@@ -348,8 +348,8 @@ def functions_in_loops(items: Any) -> Any:
 
     for item in items:
 
-        def scaled(x: Any, by: Any = 2) -> Any:
-            return x * by + item
+        def scaled(x: Any, by: Any = 2) -> Any:  # noqa: F811
+            return x * by + item  # noqa: B023
 
     return scaled(3)
 
