@@ -1331,7 +1331,7 @@ class Version:
 
 
 @dataclass
-class Holder:
+class Held:
     held: Any
 
 
@@ -1379,7 +1379,7 @@ def dataclass_with_a_later_field(s):
 
 @case(1, 2)
 def own_equality_within_others(n):
-    return Holder(Ratio(n)) == Holder(Ratio(2, 2))
+    return Held(Ratio(n)) == Held(Ratio(2, 2))
 
 
 @case([1, 2], [2])

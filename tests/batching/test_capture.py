@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import stretto
 from benchmarks.models.instances import INSTANCE_ZOO, build
 from stretto.batching import compiled
-from stretto.batching.capture import capture_instance
+from stretto.batching.capture import capture_instance, read_instance
 from stretto.batching.frontend import Evaluation, Observer
 from stretto.batching.instance_program import InstanceProgram
 from stretto.batching.verifier import verify
@@ -75,7 +75,7 @@ def test_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     launches = list[int]()
     for capturing in (False, True):
         if capturing:
-            monkeypatch.setattr(compiled, "evaluate", evaluate)
+            monkeypatch.setattr(compiled, "read_instance", read_instance)
         many = stretto.batch(model)
         with torch.no_grad():
             wanted = [model(item) for item in instances]

@@ -122,9 +122,27 @@ def leaf_of(made: Any, number: int) -> Any:
     return pytree.tree_leaves(made)[number]
 
 
-def _listed(arguments: tuple[Any, ...]) -> list[Any]:
-    """Return arguments of an operator, with lists in place of tuples."""
-    return [list(x) if type(x) is tuple else x for x in arguments]
+@cache
+def takes_tensors(target: str) -> tuple[bool, ...]:
+    """Return for each argument of an operator whether it is a tensor."""
+    arguments = resolve(target)._schema.arguments
+    return tuple("Tensor" in str(argument.type) for argument in arguments)
+
+
+_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
+
+
+def _arguments(target: str, given: tuple[Any, ...]) -> list[Any]:
+    """Return arguments for an operator: tensors for numbers where it takes tensors, and lists for
+    tuples."""
+
+    def argument(item: Any, is_tensor: bool) -> Any:
+        if type(item) is tuple:
+            return [argument(part, is_tensor) for part in item]
+        dtype = _NUMBERS.get(type(item)) if is_tensor else None
+        return item if dtype is None else torch.tensor(item, dtype=dtype)
+
+    return list(map(argument, given, takes_tensors(target)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +153,14 @@ class ProgramOperator:
     targets: tuple[str, ...]
 
     def __call__(self, *given: tuple[Any, ...], **kwargs: Any) -> Any:
-        if self.targets[-1] == CHECK:
-            given = (*given, given[-1][:1])
-            operator: Any = torch.as_tensor
-        else:
-            operator = resolve(self.targets[-1])
-        *checks, args = map(_listed, given)
-        for target, (positions, *parts) in zip(self.targets, checks, strict=False):
-            resolve(target)(torch.as_tensor(positions), *parts)
-        return operator(*args, **kwargs)
+        made = None
+        for target, args in zip(self.targets, given, strict=True):
+            arguments = _arguments(target, args)
+            last = kwargs if target is self.targets[-1] else {}
+            made = resolve(target)(*arguments, **last)
+            if target == CHECK:
+                made = arguments[0]
+        return made
 
     @property
     def __name__(self) -> str:

@@ -155,7 +155,8 @@ class OperandPlaceholder:
 
 @dataclass(frozen=True, slots=True)
 class RowCount:
-    """A size in the arguments of an `Operation`: factor * n + offset, where an operand has n rows."""
+    """A size in the arguments of an `Operation`: factor * n + offset, where n rows are those of an
+    operand."""
 
     rows: OperandPlaceholder
     factor: int
@@ -169,8 +170,8 @@ class Operation:
     `args` and `kwargs` are the arguments of the function (tuples, lists, dicts, static values,
     parameters), with an `OperandPlaceholder` in the place of each operand, or a `RowCount`.
     Operands are tensors, rows, ints, floats or bools. All operands that are rows have the same
-    length, and so do results that are rows. `results` gives the types of the tensors in the function's result, in the order
-    of `torch.utils._pytree.tree_leaves`.
+    length, and so do results that are rows. `results` gives the types of the tensors in the
+    function's result, in the order of `torch.utils._pytree.tree_leaves`.
     """
 
     function: Callable[..., Any]

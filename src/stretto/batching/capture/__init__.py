@@ -57,6 +57,7 @@ from stretto.frontends.python.tracing.tracer import Tracer, activate, tracer
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import kind_of, materialize
 from stretto.frontends.python.values.raises import raises, stop_at
+from stretto.frontends.python.values.texts import is_text
 from stretto.ir.core import Function, Program, Value
 from stretto.ir.types import DataType
 from stretto.options import Options
@@ -272,10 +273,13 @@ def _structure(
 
     if kind is not None:
         return leaf(materialize(value, kind))
+    if is_text(value):
+        return leaf(data.text_value(value))
     if isinstance(value, Either):
         return leaf(data.value_at(value, data.type_at(value, "the result")))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return made(type(value), dict(zip(value._fields, value, strict=True)))
+        named: Any = value
+        return made(type(value), dict(zip(named._fields, value, strict=True)))
     if isinstance(value, tuple):
         return made(tuple, dict(enumerate(value)))
     if isinstance(value, Ref) and value.kind not in (list, tuple, dict):

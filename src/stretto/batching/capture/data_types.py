@@ -3,16 +3,20 @@ and which lists may be one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.batching.capture.instance_data import InstanceData
+from stretto.batching.instance_program import Composition
 from stretto.batching.instances.types import InstanceTypes
+from stretto.batching.levels.tables import short_errors
 from stretto.errors import CaptureError
 from stretto.ir.core import Program, Value
 from stretto.ir.data import (
     AssignOp,
+    Operation,
+    operation_key,
 )
 from stretto.ir.ops import (
     CallOp,
@@ -54,6 +58,10 @@ class DataTypes:
     """The cell of each list."""
     numbers: set[Value] = field(default_factory=set[Value])
     """Values that are Python numbers wherever they come from."""
+    too_short: dict[Hashable, tuple[Exception, ...]] = field(
+        default_factory=dict[Hashable, tuple[Exception, ...]]
+    )
+    compositions: dict[Hashable, Composition] = field(default_factory=dict[Hashable, Composition])
 
     def __post_init__(self) -> None:
         while self.find_numbers():
@@ -180,6 +188,25 @@ class DataTypes:
                 item = value.list.element
                 kind: DataType = SCALARS[item.dtype] if are_numbers else item
                 self.evaluation.cells[cell] = union((self.evaluation.cells[cell], kind))
+
+    def is_data(self, value: Value) -> bool:
+        """True for a tensor that data may hold: data decide no size but its first one."""
+        type = value.tensor
+        return all(isinstance(size, int) for size in type.shape[1:])
+
+    def composition(self, steps: tuple[Operation, ...]) -> Composition:
+        """Return the one object for these steps: operations are compared by their functions."""
+        key = tuple(map(operation_key, steps))
+        return self.compositions.setdefault(key, Composition(steps))
+
+    def short_errors(
+        self, operation: Operation, types: Sequence[DataType]
+    ) -> tuple[Exception, ...]:
+        """Return the errors that an operator raises for 0, 1, ... rows, if these are too few."""
+        key = operation_key(operation), *types
+        if key not in self.too_short:
+            self.too_short[key] = short_errors(operation, types)
+        return self.too_short[key]
 
     def tensor_type_of(self, value: Value) -> TensorType | RowsType:
         """Return the type of a tensor: one whose first size data decide is rows."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import torch
-
-from stretto.batching.capture.data_types import SCALARS, DataTypes, scalar_of
 from stretto.batching.capture.instance_errors import raised_class
 from stretto.batching.capture.last_uses import LastUses, Path
-from stretto.batching.capture.number_lowering import NumberLowering, tensor_places
+from stretto.batching.capture.lowered_values import LoweredValues
+from stretto.batching.capture.number_lowering import NumberLowering
+from stretto.batching.capture.operator_lowering import OperatorLowering
 from stretto.batching.capture.rows_lowering import RowsLowering
-from stretto.batching.instance_program import program_operator
 from stretto.batching.verifier import type_of as type_of_operand
-from stretto.errors import CaptureError, SourceLocation
+from stretto.errors import CaptureError
 from stretto.ir.core import Block, Function, Literal, Op, Operand, Value, Variable
 from stretto.ir.data import (
     AssignOp,
@@ -24,9 +22,6 @@ from stretto.ir.data import (
     InstanceFunction,
     InvokeOp,
     LoopOp,
-    OperandPlaceholder,
-    OperateOp,
-    Operation,
     RaiseOp,
     ReadOp,
     ReturnOp,
@@ -59,41 +54,27 @@ from stretto.ir.types import (
     RowsType,
     Scalar,
     TensorListType,
-    TensorType,
     TupleType,
 )
 from stretto.ops.effects import is_draw
 from stretto.ops.positions import CHECK
 
-_FREE_OF_STRIDES = {"aten.view.default": "aten.reshape.default"}
-"""Operators that depend on strides, which values of a Program have not, and what they compute."""
-
 
 @dataclass(eq=False)
-class FunctionLowering:
+class FunctionLowering(LoweredValues):
     """Lowers the ops of one function. made: the functions of the InstanceProgram, by name."""
 
-    types: DataTypes
     function: Function
     made: dict[str, InstanceFunction]
-    values: dict[Value, Operand] = field(default_factory=dict[Value, Operand])
-    constants: dict[Value, torch.Tensor] = field(default_factory=dict[Value, torch.Tensor])
-    """Values that are tensors of all instances."""
-    reads: list[dict[Value, Variable]] = field(default_factory=list[dict[Value, Variable]])
-    """For tensors, the numbers that have been read of them, for each block around this place."""
     shared: set[Value] = field(default_factory=set[Value])
     """Lists that the program must not change in place."""
-    checks: list[TensorOp] = field(default_factory=list[TensorOp])
-    """Checks of positions, for the next operators that use them."""
-    out: list[Op] = field(default_factory=list[Op])
-    count: int = 0
     path: Path = ()
-    location: SourceLocation | None = None
 
     def __post_init__(self) -> None:
         self.last_uses = LastUses(self.function.body)
         self.numbers = NumberLowering(self)
         self.rows = RowsLowering(self)
+        self.operators = OperatorLowering(self, self.rows)
 
     def declare(self, result: DataType | None = None) -> None:
         """Make the function, without its ops. result: the type of its result, if it is known."""
@@ -122,68 +103,6 @@ class FunctionLowering:
         self.emit(ReturnOp(operand))
         made.body = Block(made.parameters, self.out)
 
-    # -- variables -------------------------------------------------------------------------------
-
-    def variable(self, value: Value) -> Variable:
-        return self.fresh(self.types.type_of(value), value.hint)
-
-    def fresh(self, type: DataType, hint: str = "") -> Variable:
-        self.count += 1
-        return Variable(f"{hint or 'v'}_{self.count}", type)
-
-    def emit(self, op: Op) -> None:
-        self.out.append(op)
-
-    def assign(
-        self, op: str, args: Sequence[Operand], type: DataType, detail: Any = None
-    ) -> Variable:
-        target = self.fresh(type)
-        self.emit(AssignOp(op, tuple(args), detail, results=(target,), location=self.location))
-        return target
-
-    def branch_on(self, flag: Operand, then: Iterable[Op], orelse: Iterable[Op]) -> None:
-        """Emit a branch; only one of its arms if the flag is known."""
-        if isinstance(flag, Literal):
-            self.out += then if flag.value else orelse
-            return
-        self.emit(IfOp(flag, body_of(then), body_of(orelse), location=self.location))
-
-    def operand(self, value: Value) -> Operand:
-        """Return a value as an operand of an op on data."""
-        if value in self.constants:
-            return self.assign("shared", (), value.tensor, self.constants[value])
-        return self.numbers.as_tensor(value)
-
-    def as_data(self, value: Value) -> Operand:
-        """Return a value as part of data: what is a Python number is no tensor there."""
-        return self.of_type(value, self.types.type_of(value))
-
-    def of_type(self, value: Value, type: DataType) -> Operand:
-        is_number = self.types.is_host(value) and not isinstance(type, TensorType)
-        return self.number(value) if is_number or type in SCALARS.values() else self.operand(value)
-
-    def has_rows(self, value: Value) -> bool:
-        """True for a value that is rows here."""
-        found = self.values.get(value)
-        return found is not None and isinstance(type_of_operand(found), RowsType)
-
-    def is_number(self, value: Value) -> bool:
-        """True for a value that is a number here, and need not be read."""
-        found = self.values.get(value)
-        return found is not None and type_of_operand(found) in SCALARS.values()
-
-    def number(self, value: Value) -> Operand:
-        """Return a value as a Python number."""
-        if self.is_number(value):
-            return self.values[value]
-        for known in reversed(self.reads):
-            if value in known:
-                return known[value]
-        target = self.fresh(scalar_of(value.tensor.dtype))
-        self.emit(ReadOp(self.operand(value), results=(target,), location=self.location))
-        self.reads[-1][value] = target
-        return target
-
     # -- ops -------------------------------------------------------------------------------------
 
     def block(self, block: Block, path: Path, then: Callable[[], None]) -> Block:
@@ -201,9 +120,9 @@ class FunctionLowering:
             self.path = (*path, number)
             self.location = op.location
             if op.blocks or isinstance(op, CallOp | CheckOp | ReadOp):
-                self.emit_checks()
+                self.operators.emit_checks()
             self.op(op)
-        self.emit_checks()
+        self.operators.emit_checks()
         self.path = (*path, len(block.ops))
 
     def op(self, op: Op) -> None:
@@ -255,7 +174,8 @@ class FunctionLowering:
 
     def tensor(self, op: TensorOp) -> None:
         if op.target == CHECK:
-            self.checks.append(op)
+            if not self.rows.checks(op):
+                self.operators.checks.append(op)
             return
         if is_draw(op):
             raise CaptureError(
@@ -272,52 +192,7 @@ class FunctionLowering:
                 return
         if self.rows.lowered(op):
             return
-        checks = [c for c in self.checks if not set(c.operands).isdisjoint(op.operands)]
-        self.checks = [c for c in self.checks if c not in checks]
-        results = tuple(self.types.tensor_type_of(value) for value in op.results)
-        self.rows.check_lengths(op)
-        self.operate((*checks, op), results, op.results)
-
-    def operate(
-        self, ops: tuple[TensorOp, ...], types: tuple[Any, ...], values: tuple[Value, ...]
-    ) -> None:
-        """Emit an operator, after checks of its positions. types, values: of its results."""
-        operands: list[Operand] = []
-
-        def place(item: Any, is_tensor: bool = False) -> Any:
-            if isinstance(item, Value):
-                if item in self.constants:
-                    return self.constants[item]
-                found = self.values[item]
-                if isinstance(found, Literal):
-                    held, dtype = found.value, item.tensor.dtype.torch
-                    return torch.tensor(held, dtype=dtype) if is_tensor else held
-                if is_tensor:
-                    found = self.numbers.as_tensor(item)
-                if found not in operands:
-                    operands.append(found)
-                return OperandPlaceholder(operands.index(found))
-            if isinstance(item, tuple):
-                return tuple([place(part, is_tensor) for part in item])
-            return self.rows.count(item, operands) if isinstance(item, Size) else item
-
-        args = tuple(tuple(map(place, one.args)) for one in ops[:-1])
-        places = tensor_places(ops[-1].target)
-        args += (tuple(place(item, n in places) for n, item in enumerate(ops[-1].args)),)
-        kwargs = tuple((name, place(item)) for name, item in ops[-1].kwargs)
-        targets = tuple(map(self.fresh, types))
-        names = (_FREE_OF_STRIDES.get(one.target, one.target) for one in ops)
-        operation = Operation(program_operator(*names), args, kwargs, types, ops[-1].location)
-        self.emit(OperateOp(operation, tuple(operands), results=targets, location=self.location))
-        for value, target in zip(values, targets, strict=bool(values)):
-            self.values[value] = target
-
-    def emit_checks(self) -> None:
-        """Emit the checks of positions that no operator uses."""
-        for check in self.checks:
-            (positions,) = check.operands
-            self.operate((check,), (self.types.tensor_type_of(positions),), ())
-        self.checks = []
+        self.operators.record(op)
 
     def check(self, condition: Value, failure: Failure, detail: Value | None) -> None:
         flag = self.number(condition)
@@ -488,8 +363,8 @@ class FunctionLowering:
             case ListLengthOp(found):
                 self.values[op.result] = self.assign("len", (self.values[found],), Scalar.INT)
             case ListStackOp(found):
-                given = (self.values[found],)
-                self.values[op.result] = self.assign("rows", given, self.types.type_of(op.result))
+                type = self.types.type_of(op.result)
+                self.values[op.result] = self.assign("rows", (self.values[found],), type)
             case _:
                 raise CaptureError(f"`{op.name}` is no op of an instance", location=op.location)
 

@@ -17,8 +17,8 @@ from enum import Enum, EnumMeta
 from typing import Any, NoReturn
 
 from stretto.batching.capture import instance_errors, instance_numbers
+from stretto.batching.capture.instance_texts import InstanceTexts
 from stretto.batching.instances.types import InstanceTypes, joined
-from stretto.frontends.python.interpreter import data_texts
 from stretto.frontends.python.interpreter.data_dicts import DataDict, FixedItems
 from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, DataRef, HeapObject, Ref
 from stretto.frontends.python.lists.data_lists import DataList
@@ -35,7 +35,7 @@ from stretto.frontends.python.values.data import DataObject, DataTable, DataUnio
 from stretto.frontends.python.values.either import Either, options_of
 from stretto.frontends.python.values.leaves import kind_of, materialize, wrap
 from stretto.frontends.python.values.scalars import LeafKind, is_number
-from stretto.frontends.python.values.texts import Formatted, Shown, TracedText, is_text
+from stretto.frontends.python.values.texts import is_text
 from stretto.ir.core import Literal, Op, Value
 from stretto.ir.data import AssignOp, ReadOp
 from stretto.ir.types import (
@@ -84,10 +84,6 @@ _KINDS = (list, dict, set, deque, defaultdict, OrderedDict, Counter)
 """Classes whose objects can be data of an instance."""
 
 
-def _no_attribute(name: str, *new: Any) -> NoReturn:
-    fail(f"the attribute '{name}' of a text of an instance is used", "compare the text only")
-
-
 def _initial_fields(python: type) -> frozenset[str]:
     """Return the fields that objects of a class have from the start."""
     if dataclasses.is_dataclass(python):
@@ -112,16 +108,8 @@ def type_as_data(type: TensorType) -> TensorType | RowsType:
     return RowsType(row)
 
 
-def _is_shown_plainly(piece: Shown, value: Any) -> bool:
-    show = piece.show
-    if not isinstance(show, Formatted) or show.form or show.conversion == ord("a"):
-        return False
-    is_number = isinstance(value, TracedTensor) and value.number is not None
-    return isinstance(value, DataObject) or (is_number and not value.dtype.is_floating_point)
-
-
 @dataclass(eq=False)
-class InstanceData:
+class InstanceData(InstanceTexts):
     """The state of a capture for instances: their types, and which values are numbers.
 
     evaluation: classes, and the types in cells.
@@ -189,7 +177,9 @@ class InstanceData:
                 return self.one_of(value, [type])
             case RecordType() if self.evaluation.info(type).kind == "namedtuple":
                 held = self.record(value, type)
-                return tuple.__new__(held.kind, map(held.table.get, held.table.names()))
+                return tuple.__new__(
+                    held.kind, map(held.table.get, self.evaluation.info(type).fields)
+                )
             case RecordType():
                 return self.record(value, type)
             case DictType():
@@ -240,7 +230,7 @@ class InstanceData:
 
         return DataUnion(value, split)
 
-    def members(self, type: DataType) -> list[Enum]:
+    def members(self, type: DataType) -> list[Any]:
         """Return the members of an enumeration; none for other types."""
         python: Any = self.evaluation.info(type).python if isinstance(type, RecordType) else None
         return list(python) if isinstance(python, EnumMeta) else []
@@ -716,70 +706,19 @@ class InstanceData:
     operated = staticmethod(instance_numbers.operated)
     converted = staticmethod(instance_numbers.converted)
 
-    def compared(self, name: str, first: Any, second: Any) -> Any:
-        """Return a comparison of texts."""
-        if not isinstance(first, str) or not isinstance(second, str):
-            return NotImplemented
-        args = tuple(self.text_value(x) if is_text(x) else Literal(x) for x in (first, second))
-        return self.made(name, args, Scalar.BOOL)
-
-    # -- texts ------------------------------------------------------------------------------------
-
-    def text_of(self, value: Value) -> TracedText:
-        """Return a text of the Program as a text with one hole."""
-        hole = DataObject(str, DataTable(tuple, _no_attribute, _no_attribute), value)
-        tracer().has_texts = True
-        return TracedText((Shown(Formatted()),), (hole,))
-
-    def text(self, op: str, value: Value) -> TracedText:
-        """Emit an op that makes a text."""
-        return self.text_of(self.emit(op, (value,), Scalar.STR))
-
-    def kind_of_text(self, text: TracedText) -> LeafKind | None:
-        """Return the kind of a text; None if it shows values in a way that data do not."""
-        shown = [piece for piece in text.stretto_pieces if isinstance(piece, Shown)]
-        are_plain = len(shown) == len(text.stretto_values) and all(
-            map(_is_shown_plainly, shown, text.stretto_values)
-        )
-        return leaf(Scalar.STR) if are_plain else None
-
-    def text_value(self, text: Any) -> Value:
-        """Return a text as a value of the Program."""
-        if not is_text(text):
-            return self.emit("copy", (Literal(text),), Scalar.STR)
-        if self.kind_of_text(text) is None:
+    def are_same(self, first: Any, second: Any) -> Any:
+        """Return `first is second`, where one is an object of an instance."""
+        kinds = [self.interpreter.attributes.type_of(x) for x in (first, second)]
+        if kinds[0] is not kinds[1]:
+            return False
+        if isinstance(first, DataObject) and isinstance(second, DataObject):
+            return self.made("is", (first.value, second.value), Scalar.BOOL)
+        other = second if isinstance(first, DataObject) else first
+        is_new = tracer().heap.is_own(other) or getattr(other, "origin", other) is None
+        if not is_new:
             fail(
-                "a text of an instance shows a value in another way than str(x) of an int, bool "
-                "or str",
-                "make the text of the result, outside of the batch",
+                f"`is` compares a {kinds[0].__name__} of an instance with one that all instances "
+                "share",
+                "compare an attribute of theirs",
             )
-        found, values = None, iter(text.stretto_values)
-        for piece in text.stretto_pieces:
-            part: Any = Literal(piece)
-            if isinstance(piece, Shown):
-                part = self._shown(piece, next(values))
-            found = part if found is None else self.emit("join_str", (found, part), Scalar.STR)
-        assert found is not None and not isinstance(found, Literal)
-        return found
-
-    def _shown(self, piece: Shown, value: Any) -> Value:
-        is_repr = isinstance(piece.show, Formatted) and piece.show.conversion == ord("r")
-        if isinstance(value, DataObject):
-            return self.emit("repr", (value.value,), Scalar.STR) if is_repr else value.value
-        kind = kind_of(value)
-        assert kind is not None
-        return self.emit("text", (materialize(value, kind),), Scalar.STR)
-
-    def of_text(self, text: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """Call a method of a text."""
-        return data_texts.of_text(self.interpreter, text, name, args, kwargs)
-
-    def characters(self, text: Any) -> DataList:
-        type = ListType(self.evaluation.cell("characters"))
-        self.evaluation.grow(type.cell, Scalar.STR)
-        return DataList(self.emit("characters", (self.text_value(text),), type))
-
-    def list_of_texts(self, items: Any) -> Value:
-        """Return a list of texts as a value of the Program."""
-        content = items.table[ITEMS]
-        return content.value if isinstance(content, DataList) else self.new_content(content).value
+        return False

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stretto.batching.capture.data_types import SCALARS, scalar_of
-from stretto.batching.capture.instance_numbers import tensor_of
-from stretto.batching.instance_program import program_operator
+from stretto.batching.capture.data_types import scalar_of
 from stretto.batching.verifier import type_of as type_of_operand
 from stretto.ir.core import Literal, Operand, Value
-from stretto.ir.data import AssignOp, OperandPlaceholder, OperateOp, Operation
+from stretto.ir.data import AssignOp
 from stretto.ir.ops import TensorOp
-from stretto.ir.types import Scalar, TensorType
+from stretto.ir.types import Scalar
 from stretto.ops.infer import resolve
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ class NumberLowering:
             else:
                 return None
         match name, args:
-            case ("_to_copy" | "clone" | "alias"), [value]:
+            case (("_to_copy" | "clone" | "alias"), [value]):
                 return self.converted(value, kind)
             case "where", [flag, *both]:
                 target = self.of.fresh(kind)
@@ -70,21 +68,6 @@ class NumberLowering:
             return value
         names = {Scalar.BOOL: "truth", Scalar.INT: "to_int", Scalar.FLOAT: "to_float"}
         return self.of.assign(names[kind], (value,), kind)
-
-    def as_tensor(self, value: Value) -> Operand:
-        """Return a value as a tensor."""
-        found = self.of.values[value]
-        if type_of_operand(found) not in SCALARS.values():
-            return found
-        type, location = TensorType(value.tensor.dtype), self.of.location
-        if isinstance(found, Literal):
-            tensor = torch.tensor(found.value, dtype=type.dtype.torch)
-            return self.of.assign("shared", (), type, tensor)
-        op, target = tensor_of(value, type), self.of.fresh(type)
-        function, place = program_operator(op.target), OperandPlaceholder(0)
-        operation = Operation(function, ((place,),), op.kwargs, (type,), location)
-        self.of.emit(OperateOp(operation, (found,), results=(target,), location=location))
-        return target
 
 
 @cache

@@ -6,37 +6,48 @@ What takes some rows, or puts rows together, is a primitive on lists of rows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from stretto.batching.capture.lowered_values import LoweredValues
 from stretto.batching.instance_program import program_operator
 from stretto.batching.verifier import type_of as type_of_operand
 from stretto.errors import CaptureError
 from stretto.ir.core import Literal, Operand, Value
-from stretto.ir.data import OperandPlaceholder, OperateOp, Operation, RowCount
+from stretto.ir.data import OperandPlaceholder, OperateOp, Operation, RaiseOp, RowCount
+from stretto.ir.failure import eager_class
 from stretto.ir.ops import TensorOp
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.types import NEVER, ListType, RowsType, Scalar, TensorType
+from stretto.ops.positions import position_failure
 
-if TYPE_CHECKING:
-    from stretto.batching.capture.function_lowering import FunctionLowering
-
+_SHOWN_SIZE = 2**61 - 1
+"""A size that stands for a size of the instance in a message."""
 _END = 2**63 - 1
 """The end of a slice that has none, as torch writes it."""
 
 
 def first_size(value: Value) -> Size | None:
     """Return the first size of a tensor if data decide it."""
-    size = value.tensor.shape[0] if value.tensor.shape else 0
+    type = value.type
+    size = type.shape[0] if isinstance(type, TensorType) and type.shape else 0
     return size if isinstance(size, Size) else None
+
+
+def placeholder(operand: Operand, operands: list[Operand]) -> OperandPlaceholder:
+    """Return the place of an operand, which is added to the operands if it is new."""
+    if operand not in operands:
+        operands.append(operand)
+    return OperandPlaceholder(operands.index(operand))
 
 
 @dataclass(eq=False)
 class RowsLowering:
     """Lowers sizes, and operators that take rows apart or put them together."""
 
-    main: FunctionLowering
+    main: LoweredValues
     numbers: dict[Symbol, Operand] = field(default_factory=dict[Symbol, Operand])
     """Sizes that are numbers of the program."""
 
@@ -84,17 +95,82 @@ class RowsLowering:
         zero, one, two = (size.evaluate(lambda _, n=n: n) for n in (0, 1, 2))
         if two - one != one - zero:
             self.refuse("a size that is not a multiple of the number of rows of a tensor")
-        operand = self.main.operand(rows)
-        if operand not in operands:
-            operands.append(operand)
-        return RowCount(OperandPlaceholder(operands.index(operand)), one - zero, zero)
+        return RowCount(placeholder(self.main.operand(rows), operands), one - zero, zero)
 
-    def check_lengths(self, op: TensorOp) -> None:
-        """Refuse an operator whose operands and results that are rows may have several lengths."""
-        sizes = {first_size(v) for v in op.operands if self.main.has_rows(v)}
-        made = {first_size(v) for v in op.results} - {None}
+    def check_lengths(self, ops: Sequence[TensorOp]) -> None:
+        """Refuse operators, which become one, if their operands and results that are rows may have
+        several lengths."""
+        (last,) = ops[-1:]
+        is_joined = last.target == "aten.cat.default" and any(map(first_size, last.results))
+        if is_joined and len(ops) == 1:
+            self.check_joined(last)
+            return
+        sizes = {first_size(v) for op in ops for v in op.operands if self.main.has_rows(v)}
+        made = {first_size(v) for v in last.results} - {None}
         if len(sizes) > 1 or (sizes and not made <= sizes):
             self.refuse("tensors with several numbers of rows, which the instance decides")
+
+    def check_joined(self, op: TensorOp) -> None:
+        """Emit checks that tensors which are joined in another dim have equally many rows."""
+        main, (parts, *dims) = self.main, op.args
+        assert isinstance(parts, tuple)
+        first, *others = parts
+        assert isinstance(first, Value)
+        wanted = first_size(first) or first.tensor.shape[0]
+        expected = self.number(wanted)
+        for number, other in enumerate(others, 1):
+            assert isinstance(other, Value)
+            size = first_size(other) or other.tensor.shape[0]
+            if size == wanted:
+                continue
+            found = self.number(size)
+            flag = main.assign("eq", (expected, found), Scalar.BOOL)
+            before = f"Sizes of tensors must match except in dimension {dims[0] if dims else 0}. "
+            message = (
+                f"{before}Expected size ",
+                expected,
+                " but got size ",
+                found,
+                f" for tensor number {number} in the list.",
+            )
+            main.branch_on(flag, [], [RaiseOp(RuntimeError, message, location=main.location)])
+
+    def check_short(self, operation: Operation, operands: Sequence[Operand]) -> None:
+        """Emit checks of the numbers of rows that are too few for an operator."""
+        types = list(map(type_of_operand, operands))
+        rows = next((x for x in operands if isinstance(type_of_operand(x), RowsType)), None)
+        if rows is None:
+            return
+        main, count = self.main, self.main.assign("len", (rows,), Scalar.INT)
+        for number, error in enumerate(main.types.short_errors(operation, types)):
+            flag = main.assign("ne", (count, Literal(number)), Scalar.BOOL)
+            raised = RaiseOp(type(error), (str(error),), location=main.location)
+            main.branch_on(flag, [], [raised])
+
+    def checks(self, op: TensorOp) -> bool:
+        """Lower a check of a position among rows to one of numbers; False for another check."""
+        main, (values, size, length, operator, dim, wraps) = self.main, op.args
+        is_number = isinstance(values, Value) and main.is_number(values)
+        if not is_number or not isinstance(size, Size) or not isinstance(length, int):
+            return False
+        assert isinstance(values, Value) and isinstance(dim, int)
+        count, position = self.number(size), main.number(values)
+        low = main.assign("neg", (count,), Scalar.INT) if wraps else Literal(0)
+        last: Operand = position
+        if length != 1:
+            last = main.assign("add", (position, Literal(length - 1)), Scalar.INT)
+        tests = (
+            main.assign("ge", (position, low), Scalar.BOOL),
+            main.assign("lt", (last, count), Scalar.BOOL),
+        )
+        flag = main.assign("and", tests, Scalar.BOOL)
+        failure = position_failure(str(operator), _SHOWN_SIZE, length, dim)
+        shown = {"{}": position, str(_SHOWN_SIZE): count}
+        parts = re.split(f"({{}}|{_SHOWN_SIZE})", failure.message)
+        message = tuple(shown.get(part, part) for part in parts if part)
+        error = eager_class(failure.error)
+        main.branch_on(flag, [], [RaiseOp(error, message, location=main.location)])
+        return True
 
     def refuse(self, what: str) -> None:
         raise CaptureError(
@@ -119,25 +195,51 @@ class RowsLowering:
             return False
         if name not in ("select", "slice", "narrow") or (args[1] if len(args) > 1 else 0) != 0:
             return False
-        if not main.has_rows(source) and not any(map(first_size, op.results)):
+        if name == "select" and not main.has_rows(source):
+            return False
+        if name != "select" and not first_size(op.result) and not main.has_rows(source):
             return False
         rows = self.as_rows(source)
         if name == "select":
-            position = self.position(args[2])
-            main.values[op.result] = main.assign("at", (rows, position), op.result.tensor)
+            main.values[op.result] = self.row(rows, self.position(args[2]), op.result.tensor)
             return True
         start, end, *step = (*args[2:], None, None)[:3] if name == "slice" else (*args[2:4], None)
+        if not first_size(op.result):
+            if step not in ([None], [1]):
+                return False
+            self.window(op, rows, self.position(start or 0))
+            return True
         if name == "narrow":
             begin = self.position(start)
             end_at = HostNumber.of(main, begin) + HostNumber.of(main, self.position(end))
             bounds = (begin, end_at.operand, Literal(None))
         else:
             bounds = tuple(map(self.bound, (start, end, *step)))
-        if not first_size(op.result):
-            self.refuse("the rows of a slice, of which only the instance knows how many there are")
         type = main.types.tensor_type_of(op.result)
         main.values[op.result] = main.assign("slice", (rows, *bounds), type)
         return True
+
+    def row(self, rows: Operand, position: Operand, type: TensorType) -> Operand:
+        return self.main.assign("at", (rows, position), type)
+
+    def window(self, op: TensorOp, rows: Operand, start: Operand) -> None:
+        """Lower a slice of known length, whose bounds have been checked: its rows are stacked."""
+        main, type = self.main, op.result.tensor
+        count, *shape = type.static_shape()
+        row, begin = TensorType(type.dtype, tuple(shape)), HostNumber.of(main, start)
+        length = main.assign("len", (rows,), Scalar.INT)
+        flag = main.assign("le", ((begin + count).operand, length), Scalar.BOOL)
+        middle = f") + length ({count}) exceeds dimension size ("
+        message = ("start (", start, middle, length, ").")
+        main.branch_on(flag, [], [RaiseOp(RuntimeError, message, location=main.location)])
+        given = [self.row(rows, (begin + n).operand, row) for n in range(count)]
+        places = tuple(map(OperandPlaceholder, range(count)))
+        target = main.values[op.result] = main.fresh(type)
+        if not given:
+            self.refuse("no rows of a tensor")
+        stack = program_operator("aten.stack.default")
+        operation = Operation(stack, ((places,),), (), (type,), main.location)
+        main.emit(OperateOp(operation, tuple(given), results=(target,), location=main.location))
 
     def position(self, item: Any) -> Operand:
         """Return an argument that is a position or a length as a number."""
@@ -182,11 +284,11 @@ class RowsLowering:
 class HostNumber:
     """A number whose arithmetic emits primitives."""
 
-    main: FunctionLowering
+    main: LoweredValues
     operand: Operand
 
     @staticmethod
-    def of(main: FunctionLowering, value: Any) -> HostNumber:
+    def of(main: LoweredValues, value: Any) -> HostNumber:
         if isinstance(value, HostNumber):
             return value
         return HostNumber(main, Literal(value) if isinstance(value, int) else value)

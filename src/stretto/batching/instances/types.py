@@ -31,7 +31,7 @@ from stretto.ir.types import (
 )
 
 
-class TypesGrew(Exception):
+class TypesGrew(BaseException):
     """A type that the capture has relied on has changed: start it again."""
 
 

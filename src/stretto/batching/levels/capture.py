@@ -50,6 +50,7 @@ from stretto.ir.ops import TensorOp
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import Renaming, rename_symbols
 from stretto.ir.types import RowsType, Scalar, TensorType
+from stretto.ops.infer import infer
 from stretto.ops.positions import CHECK
 from stretto.options import Options
 from stretto.passes.check_unused import CheckUnused
@@ -343,13 +344,16 @@ def _emitted(operation: Operation, operator: ProgramOperator, operands: list[Any
     kwargs = tuple((name, value(filled(item, operands))) for name, item in operation.kwargs)
     for target, parts in zip(operator.targets, checks, strict=False):
         state.emit(TensorOp(target, value(parts)), ())
-    types = [type_ for type_ in operation.results if isinstance(type_, TensorType)]
+    known = [type_ for type_ in operation.results if isinstance(type_, TensorType)]
     if operator.targets[-1] == CHECK:
         state.emit(TensorOp(CHECK, value(args)), ())
-        return (wrap(state.read(args[0]), LeafKind(types[0], False)),)
+        return wrap(state.read(args[0]), LeafKind(known[0], False))
     op = TensorOp(operator.targets[-1], value(args), kwargs)
+    is_known = known and len(known) == len(operation.results)
+    types = known if is_known else infer(op.target, op.args, op.kwargs)
     values = state.emit(op, types)
-    return tuple(wrap(v, LeafKind(its, False)) for v, its in zip(values, types, strict=True))
+    made = [wrap(v, LeafKind(its, False)) for v, its in zip(values, types, strict=True)]
+    return made[0] if len(made) == 1 else tuple(made)
 
 
 def _row(type_: TensorType | RowsType) -> TensorType:

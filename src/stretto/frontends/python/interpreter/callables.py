@@ -44,6 +44,7 @@ from stretto.frontends.python.tracing.locations import (
 )
 from stretto.frontends.python.tracing.signals import Poison, fail
 from stretto.frontends.python.tracing.tracer import suspended, tracer
+from stretto.frontends.python.values.data import DataObject
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.texts import is_text
 
@@ -348,7 +349,9 @@ class Callables:
             )
         if isinstance(value, tuple):
             return all(map(self.is_plain, value))
-        if isinstance(value, IteratorRef) or self.heap.is_own(value):
+        if isinstance(value, IteratorRef | DataObject) or self.heap.is_own(value):
+            return False
+        if is_text(value) and tracer().data is not None:
             return False
         if isinstance(value, types.FunctionType | types.MethodType | nn.Module | BoundMethod):
             return _is_native(value)

@@ -85,6 +85,8 @@ class Containers(ContainerContents):
             kind = self.interpreter.attributes.type_of(holder).__name__
             raise TypeError(f"'{kind}' object is not subscriptable")
         index = self.index(index)
+        if isinstance(holder, str) and tracer().data is not None and indexing.has_position(index):
+            return tracer().data.of_text(holder, "__getitem__", (index,), {})
         if isinstance(holder, tuple) and isinstance(index, int):
             return apply(operator.getitem, holder, index)
         return self.heap.adopt(self._listed(sources.item_of(holder, index)))

@@ -26,6 +26,7 @@ from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values import texts
+from stretto.frontends.python.values.data import DataObject
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.number_methods import kind_of_number
 from stretto.frontends.python.values.scalars import is_number, to_number
@@ -75,8 +76,8 @@ class Membership:
         """Return True, or a traced flag, if an item is the very object searched for."""
         if item is other:
             return True
-        are_numbers = is_late_number(item) or is_late_number(other)
-        return False if are_numbers else self.same(item, other)
+        are_values = _is_late(item) or _is_late(other)
+        return False if are_values else self.same(item, other)
 
     def same(self, first: Any, second: Any) -> Any:
         """Return `first is second`: a bool, or a traced flag."""
@@ -88,7 +89,7 @@ class Membership:
             return True
         if not isinstance(first, Either):
             first, second = second, first
-        regions, are_same = self.interpreter.regions, self.interpreter.heap.are_same
+        regions, are_same = self.interpreter.regions, self._are_same
         if isinstance(first, Either):
             if isinstance(second, Either | TracedTensor):
                 return regions.each_option(first, lambda option: self.same(option, second))
@@ -98,6 +99,17 @@ class Membership:
         if isinstance(first, TracedTensor) and isinstance(second, TracedTensor):
             return _are_one_tensor(first, second)
         return are_same(first, second)
+
+    def _are_same(self, first: Any, second: Any) -> Any:
+        if isinstance(first, DataObject) or isinstance(second, DataObject):
+            return tracer().data.are_same(first, second)
+        are_texts = isinstance(first, str) and isinstance(second, str)
+        if are_texts and (texts.is_text(first) or texts.is_text(second)):
+            fail(
+                "`is` compares two texts, of which one is known only when the program runs",
+                "compare them with ==",
+            )
+        return self.heap.are_same(first, second)
 
     def _are_one_number(self, first: Any, second: Any) -> Any:
         """Bools are singletons; for other numbers this depends on how Python was built and how

@@ -367,9 +367,9 @@ class Operators:
     def _not_compared(self, op: type, first: Any, second: Any) -> Any:
         """Return the comparison of objects none of which knows the other one."""
         if op is ast.Eq:
-            return self.heap.are_same(first, second)
+            return self.same(first, second)
         if op is ast.NotEq:
-            return not self.heap.are_same(first, second)
+            return self.interpreter.regions.negated(self.same(first, second))
         left, right = (self.interpreter.attributes.type_of(x).__name__ for x in (first, second))
         raise TypeError(
             f"'{COMPARISON_SYMBOLS[op]}' not supported between instances of '{left}' and '{right}'"

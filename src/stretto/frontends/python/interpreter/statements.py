@@ -35,6 +35,7 @@ from stretto.frontends.python.interpreter.syntax import (
 from stretto.frontends.python.source.syntax_trees import jumps_of
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.texts import is_text
 
 if TYPE_CHECKING:
     from stretto.frontends.python.interpreter.execution import PythonInterpreter
@@ -656,6 +657,8 @@ class Statements:
     def _unpack(self, frame: PythonFrame, targets: list[ast.expr], value: Any) -> None:
         starred = [n for n, item in enumerate(targets) if isinstance(item, ast.Starred)]
         iteration, containers = self.interpreter.iteration, self.interpreter.containers
+        if is_text(value) and tracer().data is not None:
+            value = self.interpreter.heap.new(list, tracer().data.characters(value))
         if tracer().data is not None and isinstance(value, IteratorRef):
             value = self.heap.list_of(iteration.collect(value))
         if isinstance(value, DataRef):

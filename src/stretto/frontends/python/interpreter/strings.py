@@ -20,6 +20,8 @@ from stretto.frontends.python.interpreter.heap import (
     Ref,
 )
 from stretto.frontends.python.interpreter.host import apply
+from stretto.frontends.python.lists.data_lists import DataList
+from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values import texts
 from stretto.frontends.python.values.either import Either, first_either, replaced
 from stretto.frontends.python.values.state import TracedList
@@ -189,7 +191,11 @@ class Strings:
         """Call a method of a text that shows its arguments, or takes their items; NotImplemented
         for other methods."""
         if name == "join" and len(args) == 1 and not kwargs:
-            return self._joined(text, list(self.interpreter.iteration.iterate(args[0])))
+            items = self.interpreter.iteration.collect(args[0])
+            if isinstance(items, DataList):
+                found = self.heap.new(list, items)
+                return tracer().data.of_text(text, name, (found,), {})
+            return self._joined(text, list(self.interpreter.iteration.iterate(items)))
         if name == "format":
             return self._filled(text, args, lambda key: apply(operator.getitem, kwargs, key))
         if name == "format_map" and len(args) == 1:

@@ -36,7 +36,7 @@ from stretto.frontends.python.tracing.signals import (
 )
 from stretto.frontends.python.tracing.tensor import FunctionContext, Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import TracedRegion, tracer
-from stretto.frontends.python.values.data import DataObject
+from stretto.frontends.python.values.data import DataObject, DataUnion
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import Carried, Slot
 from stretto.frontends.python.values.scalars import LeafKind, decided_rows
@@ -528,7 +528,7 @@ def parts_of_arguments(arguments: tuple[Any, ...]) -> tuple[list[HeapObject], li
     others: list[Any] = []
 
     def visit(value: Any) -> None:
-        if isinstance(value, DataObject):
+        if isinstance(value, DataObject | DataUnion):
             return
         if isinstance(value, HeapObject) and value.origin is None:
             if id(value) not in found:
