@@ -120,7 +120,7 @@ def run(text: str, columns: list[tuple[Any, ...]]) -> None:
             assert repr(wanted) == repr(found), shown
 
 
-@settings(max_examples=1500, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(functions(), st.lists(st.tuples(*COLUMNS.values()), min_size=2, max_size=5))
 def test_as_in_python(text: str, instances: list[tuple[Any, ...]]) -> None:
     run(text, list(zip(*instances, strict=True)))
