@@ -47,13 +47,6 @@ def of_numbers(n: int) -> Any:
     return {2: 1.5}[n % 3], {1: 2}[n]
 
 
-def of_assertions(n: int) -> int:
-    assert n < 2, n
-    assert n != 1
-    assert n >= 0, f"{n!r} and {n / 3}"
-    return n
-
-
 def of_all_runs(n: int) -> int:
     raise Named(f"always {n}, {n + 0.5} and {n == 1}")
 
@@ -65,7 +58,7 @@ def of_several_arguments(n: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "function", [of_own_classes, of_numbers, of_assertions, of_all_runs, of_several_arguments]
+    "function", [of_own_classes, of_numbers, of_all_runs, of_several_arguments]
 )
 def test_as_in_python(function: Callable[..., Any]) -> None:
     column = [0, 1, 2, 3, -1]
