@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from stretto.batching.capture.instance_errors import raised_class
+from stretto.batching.capture.instance_errors import OfNumber, raised_class
 from stretto.batching.capture.last_uses import LastUses, Path
 from stretto.batching.capture.lowered_values import LoweredValues
 from stretto.batching.capture.number_lowering import NumberLowering
@@ -200,7 +200,10 @@ class FunctionLowering(LoweredValues):
         parts: list[Any] = [failure.message]
         if detail is not None and place:
             parts = [before, self.number(detail), after]
-        error, raised = eager_class(failure.error), failure.raised
+        error: Any = eager_class(failure.error)
+        raised = failure.raised
+        if error is KeyError and len(parts) == 3 and not before and not after:
+            error = OfNumber(KeyError, int)
         if raised is not None:
             error = raised_class(raised)
             parts = list(raised.args)

@@ -667,6 +667,8 @@ class InstanceData(InstanceTexts):
                 def option(held: Any) -> Any:
                     given = self.value_at(held, type)
                     made = emit(operation("copy", (given,)), type_in_program(type))
+                    if type in NUMBERS:
+                        self.numbers.add(made)
                     return self.one_of(made, [])
 
                 found = Hooks.use(value, option)

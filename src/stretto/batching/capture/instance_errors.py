@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, NoReturn
 
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.data import DataObject
-from stretto.frontends.python.values.scalars import is_number
+from stretto.frontends.python.values.scalars import is_number, python_kind
 from stretto.frontends.python.values.texts import Formatted, Shown, TracedText, is_text
 from stretto.ir.core import Operand
 from stretto.ir.data import RaiseOp
+from stretto.ir.types import DType
 
 _BY_STR = (Formatted(), Formatted(ord("s")))
 
@@ -20,7 +22,21 @@ def raise_op(error: BaseException) -> RaiseOp:
     """Return the op that raises an exception whose message shows values of the instance."""
     if len(error.args) != 1 or not _is_made_of_arguments(error):
         _refuse()
+    if is_number(error.args[0]):
+        kind = python_kind(DType.from_torch(error.args[0].dtype))
+        return RaiseOp(OfNumber(type(error), kind), (tracer().read(error.args[0]),))
     return RaiseOp(type(error), _message(error))
+
+
+@dataclass(frozen=True, slots=True)
+class OfNumber:
+    """Makes an exception whose argument is a number, of the number's text."""
+
+    error: type[BaseException]
+    kind: type
+
+    def __call__(self, text: str) -> BaseException:
+        return self.error(text == "True" if self.kind is bool else self.kind(text))
 
 
 def raised_class(error: BaseException) -> type[BaseException] | None:
@@ -41,9 +57,7 @@ def _message(error: BaseException) -> tuple[str | Operand, ...]:
     """Return the fragments of the message, which is the only argument of an exception."""
     (shown,) = error.args
     if not is_text(shown) and not (isinstance(shown, DataObject) and shown.kind is str):
-        if not is_number(shown) or isinstance(error, KeyError):  # its text has the number's repr
-            _refuse()
-        return (tracer().read(shown),)
+        _refuse()
     if not is_text(shown):
         return (shown.value,)
     parts, values = list[str | Operand](), iter(shown.stretto_values)

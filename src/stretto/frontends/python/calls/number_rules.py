@@ -186,7 +186,15 @@ def quotient_and_rest(first: Any, second: Any) -> Any:
     are_numbers = [is_number(item) or is_size_number(item) for item in (first, second)]
     if not any(are_numbers) or any(_traced(x) and not is_number(x) for x in (first, second)):
         return NotImplemented
+    if float in map(number_kind, (first, second)) and not is_size_number(second):
+        check(second != 0, "ZeroDivisionError", _NO_DIVISOR)
     return first // second, first % second
+
+
+try:
+    divmod(1.0, 0.0)
+except ZeroDivisionError as error:
+    _NO_DIVISOR = str(error)  # depends on Python's version
 
 
 @dataclass(frozen=True, slots=True)

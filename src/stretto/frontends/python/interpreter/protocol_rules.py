@@ -153,6 +153,8 @@ class ProtocolRules:
             raise TypeError(f"{name} returned non-{article} (type {of.__name__})")
 
     def _divmod(self, first: Any, second: Any) -> Any:
+        if isinstance(second, Either):
+            return self.interpreter.regions.each_option(second, lambda x: self._divmod(first, x))
         found = self.interpreter.operators.special(second, "__rdivmod__", first)
         if found is NotImplemented:
             kinds = [self.interpreter.attributes.type_of(x) for x in (first, second)]

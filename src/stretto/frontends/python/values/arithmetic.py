@@ -109,6 +109,8 @@ def _rest(rest: Any, divisor: Any) -> Any:
 
 def applied_to_one(name: str, number: Any) -> Any:
     """Return the result of a unary Python operator on a traced number."""
+    if name == "invert" and _is_float(number):
+        raise TypeError("bad operand type for unary ~: 'float'")
     data = tracer().data
     if data is not None:
         kind = float if _is_float(number) else int
