@@ -239,6 +239,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "matched": (matched, ["a", "b", "c", "long", "x", None]),
     "codes": (codes, ["ab", "b", "abc"]),
     "text_or_none": (text_or_none, ["a", "", None]),
+    "errors_of_texts": (lambda s: s[1] if s else 1 in s, ["x", "", "abc"]),
     "unique": (unique, [[], ["a", "b", "a", "c", "b"]]),
 }
 
@@ -347,8 +348,8 @@ def functions_in_loops(items: Any) -> Any:
 
     for item in items:
 
-        def scaled(x: Any, by: Any = 2) -> Any:
-            return x * by + item
+        def scaled(x: Any, by: Any = 2) -> Any:  # noqa: F811
+            return x * by + item  # noqa: B023
 
     return scaled(3)
 

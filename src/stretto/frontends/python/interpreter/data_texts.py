@@ -103,7 +103,8 @@ def _iterator(self):
 
 def _contains(self, part):
     if not isinstance(part, str):
-        raise TypeError("'in <string>' requires string as left operand")
+        kind = type(part).__name__
+        raise TypeError(f"'in <string>' requires string as left operand, not {kind}")
     return is_part(part, self)
 
 
@@ -112,7 +113,7 @@ def _item(self, index):
     if isinstance(index, slice):
         return joined(parts[index])
     if not isinstance(index, int):
-        raise TypeError("string indices must be integers")
+        raise TypeError(f"string indices must be integers, not '{type(index).__name__}'")
     if index >= len(parts) or index < -len(parts):
         raise IndexError("string index out of range")
     return parts[index]
@@ -123,12 +124,12 @@ def _repeated(self, count):
 
 
 def _join(self, items):
-    found, is_first = "", True
-    for item in items:
+    found = ""
+    for number, item in enumerate(items):
         if not isinstance(item, str):
-            raise TypeError("a sequence that is joined has an item that is no str")
-        found = item if is_first else found + self + item
-        is_first = False
+            kind = type(item).__name__
+            raise TypeError(f"sequence item {number}: expected str instance, {kind} found")
+        found = found + self + item if number > 0 else item
     return found
 
 

@@ -240,7 +240,7 @@ class IteratorRules:
     def sum(self, items: Any, start: Any = 0) -> Any:
         interpreter = self.interpreter
         if isinstance(start, str | bytes | bytearray):
-            return sum((), start)  # fails
+            return sum((), start if isinstance(start, bytes | bytearray) else "")  # fails
         items = self._taken(items)
         if isinstance(items, DataRef):
             return interpreter.run_own(data_methods.total, items, start)

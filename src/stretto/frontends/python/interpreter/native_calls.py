@@ -8,11 +8,13 @@ from __future__ import annotations
 import types
 from collections import defaultdict
 from collections.abc import Callable
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from stretto.frontends.python.calls import arguments, output_journal, sized
 from stretto.frontends.python.calls.builtins import RULES, generator_method, needs_items
@@ -202,6 +204,10 @@ def _items(made: Any) -> list[Any]:
     return [*made, *made.values()] if isinstance(made, dict) else list(made)
 
 
+_MOST_CALLS = 1000
+"""Number of combinations of the options of its operands for which a function is called."""
+
+
 class NativeCaller:
     """Calls of native code with values that it cannot change, if a table knows what it does."""
 
@@ -288,6 +294,15 @@ class NativeCaller:
         return outcome if outcome is NotImplemented else given.result(outcome)
 
     def _each_option(self, function: Any, args: Any, kwargs: Any, found: Either) -> Any:
+        several = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Either)]
+        calls = prod(len(one.stretto_options) for one in several)
+        if calls > _MOST_CALLS:
+            fail(
+                f"{len(several)} operands, each of several types, have {calls} combinations of "
+                "types",
+                "keep values of one type in one variable, list or attribute",
+            )
+
         def with_option(option: Any) -> Any:
             return self.call(function, *replaced((args, kwargs), found, option))
 
