@@ -61,8 +61,9 @@ def _message(error: BaseException) -> tuple[Any, ...]:
         return (shown.value,)
     if not is_text(shown):
         _refuse()
-    parts, values = list[Any](), iter(shown.stretto_values)
-    for piece in shown.stretto_pieces:
+    text: Any = shown
+    parts, values = list[Any](), iter(text.stretto_values)
+    for piece in text.stretto_pieces:
         if isinstance(piece, str):
             parts.append(piece)
             continue
