@@ -9,7 +9,6 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

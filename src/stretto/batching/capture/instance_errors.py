@@ -11,7 +11,7 @@ from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.data import DataObject
 from stretto.frontends.python.values.scalars import is_number, python_kind
 from stretto.frontends.python.values.texts import Formatted, Shown, TracedText, is_text
-from stretto.ir.core import Operand
+from stretto.ir.core import Value
 from stretto.ir.data import RaiseOp
 from stretto.ir.types import DType
 
@@ -23,8 +23,9 @@ def raise_op(error: BaseException) -> RaiseOp:
     if len(error.args) != 1 or not _is_made_of_arguments(error):
         _refuse()
     if is_number(error.args[0]):
+        number: Any = tracer().read(error.args[0])
         kind = python_kind(DType.from_torch(error.args[0].dtype))
-        return RaiseOp(OfNumber(type(error), kind), (tracer().read(error.args[0]),))
+        return RaiseOp(OfNumber(type(error), kind), (number,))
     return RaiseOp(type(error), _message(error))
 
 
@@ -53,15 +54,16 @@ def _is_made_of_arguments(error: BaseException) -> bool:
     return not has_more and not any(isinstance(function, FunctionType) for function in made)
 
 
-def _message(error: BaseException) -> tuple[str | Operand, ...]:
+def _message(error: BaseException) -> tuple[Any, ...]:
     """Return the fragments of the message, which is the only argument of an exception."""
-    (shown,) = error.args
-    if not is_text(shown) and not (isinstance(shown, DataObject) and shown.kind is str):
-        _refuse()
-    if not is_text(shown):
+    shown: Any = error.args[0]
+    if isinstance(shown, DataObject) and shown.kind is str:
         return (shown.value,)
-    parts, values = list[str | Operand](), iter(shown.stretto_values)
-    for piece in shown.stretto_pieces:
+    if not is_text(shown):
+        _refuse()
+    text: Any = shown
+    parts, values = list[Any](), iter(text.stretto_values)
+    for piece in text.stretto_pieces:
         if isinstance(piece, str):
             parts.append(piece)
             continue
@@ -71,7 +73,7 @@ def _message(error: BaseException) -> tuple[str | Operand, ...]:
     return tuple(parts)
 
 
-def _text(piece: Shown, values: list[Any]) -> Operand:
+def _text(piece: Shown, values: list[Any]) -> Value:
     return tracer().data.text_value(TracedText((piece,), values))
 
 

