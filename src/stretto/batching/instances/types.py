@@ -14,6 +14,7 @@ import torch
 
 from stretto.batching.instance_program import ClassInfo
 from stretto.errors import CaptureError
+from stretto.frontends.python.tracing.signals import CaptureSignal
 from stretto.ir.types import (
     NEVER,
     DataType,
@@ -31,7 +32,7 @@ from stretto.ir.types import (
 )
 
 
-class TypesGrew(Exception):
+class TypesGrew(CaptureSignal):
     """A type that the capture has relied on has changed: start it again."""
 
 
