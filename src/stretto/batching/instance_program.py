@@ -123,18 +123,23 @@ def leaf_of(made: Any, number: int) -> Any:
 
 
 @cache
-def takes_tensors(target: str) -> tuple[bool, ...]:
-    """Return for each argument of an operator whether it is a tensor."""
-    arguments = resolve(target)._schema.arguments
-    return tuple("Tensor" in str(argument.type) for argument in arguments)
+def tensor_places(target: str) -> frozenset[int]:
+    """Return the positions of the arguments that cannot be numbers, as an operator needs tensors
+    there."""
+    schema: Any = resolve(target)._schema
+    allows: Any = vars(torch)["_C"]
+    if allows._should_allow_numbers_as_tensors(schema.name.split("::")[1]):
+        return frozenset()
+    return frozenset(n for n, x in enumerate(schema.arguments) if "Tensor" in str(x.type))
 
 
 _NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 
 def _arguments(target: str, given: tuple[Any, ...]) -> list[Any]:
-    """Return arguments for an operator: tensors for numbers where it takes tensors, and lists for
-    tuples."""
+    """Return arguments for an operator: tensors for numbers where it takes only tensors, and lists
+    for tuples."""
+    places = tensor_places(target)
 
     def argument(item: Any, is_tensor: bool) -> Any:
         if type(item) is tuple:
@@ -142,7 +147,7 @@ def _arguments(target: str, given: tuple[Any, ...]) -> list[Any]:
         dtype = _NUMBERS.get(type(item)) if is_tensor else None
         return item if dtype is None else torch.tensor(item, dtype=dtype)
 
-    return list(map(argument, given, takes_tensors(target)))
+    return [argument(item, place in places) for place, item in enumerate(given)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from stretto.batching.capture.lowering import (
 from stretto.batching.instance_guards import Check, FunctionOfInstances
 from stretto.batching.instance_program import InstanceProgram
 from stretto.batching.instances.types import InstanceTypes, TypesGrew
+from stretto.batching.markers import phase
 from stretto.call.eager import RequiresGrad
 from stretto.errors import CaptureError, SourceLocation
 from stretto.frontends.python.calls.output_journal import intercepted_output
@@ -41,6 +42,7 @@ from stretto.frontends.python.operators.dispatch import recording
 from stretto.frontends.python.results.programs import reachable_functions
 from stretto.frontends.python.tracing import locations
 from stretto.frontends.python.tracing.history import Hints
+from stretto.frontends.python.tracing.locations import user_location
 from stretto.frontends.python.tracing.signals import (
     Abort,
     GradientsWanted,
@@ -59,6 +61,7 @@ from stretto.frontends.python.values.leaves import kind_of, materialize
 from stretto.frontends.python.values.raises import raises, stop_at
 from stretto.frontends.python.values.texts import is_text
 from stretto.ir.core import Function, Program, Value
+from stretto.ir.data import PhaseOp
 from stretto.ir.types import DataType
 from stretto.options import Options
 
@@ -148,6 +151,7 @@ def capture_instance(
     the others. evaluation: classes and the types in cells; both grow. Raises CaptureError.
     """
     hints, keeps_apart, is_final = Hints(), False, False
+    caller = user_location()
     with capturing(), intercepted_output(), unbounded():
         for _ in range(_TRIES):
             evaluation.changed = False
@@ -155,6 +159,7 @@ def capture_instance(
             state.hints, state.keeps_apart = hints, keeps_apart
             state.heap = PythonHeap(Outside())
             interpreter = PythonInterpreter(state.heap)
+            interpreter.rules[phase] = _begin_phase
             state.data = data = InstanceData(evaluation, interpreter, is_final)
             try:
                 with (
@@ -176,7 +181,10 @@ def capture_instance(
             except KeepApart:
                 keeps_apart, is_final = True, False
             except (Abort, NeedsUnroll, NeedsPeel, NoAlternative) as signal:
-                raise signal.abort.error from signal
+                error, place = signal.abort.error, signal.abort.error.location
+                if place is None or place == caller:  # no line of the function is known
+                    error.location = _location(fn)
+                raise error from signal
     raise CaptureError(
         "the types of this function's values keep growing",
         remedy="annotate its data, or keep values of fewer types in one place",
@@ -238,6 +246,11 @@ def _location(function: Callable[..., Any]) -> SourceLocation | None:
     found = inspect.unwrap(getattr(function, "forward", function))
     code = getattr(found, "__code__", None)
     return None if code is None else locations.definition(code)
+
+
+def _begin_phase() -> None:
+    """Lower `stretto.phase`; the pass `phases` numbers them."""
+    tracer().emit(PhaseOp(1), ())
 
 
 def _check_outside(heap: PythonHeap) -> None:

@@ -22,6 +22,7 @@ from stretto.ir.data import (
     InstanceFunction,
     InvokeOp,
     LoopOp,
+    PhaseOp,
     RaiseOp,
     ReadOp,
     ReturnOp,
@@ -166,6 +167,8 @@ class FunctionLowering(LoweredValues):
                 self.counted(op)
             case CallOp():
                 self.call(op)
+            case PhaseOp(number):
+                self.emit(PhaseOp(number, location=op.location))
             case SizeOp():
                 number = self.number(op.number)
                 self.values[op.result] = self.rows.numbers[op.symbol] = number

@@ -4,10 +4,7 @@ needs a tensor."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import TYPE_CHECKING
 
 from stretto.batching.capture.data_types import scalar_of
 from stretto.batching.verifier import type_of as type_of_operand
@@ -15,7 +12,6 @@ from stretto.ir.core import Literal, Operand, Value
 from stretto.ir.data import AssignOp
 from stretto.ir.ops import TensorOp
 from stretto.ir.types import Scalar
-from stretto.ops.infer import resolve
 
 if TYPE_CHECKING:
     from stretto.batching.capture.lowered_values import LoweredValues
@@ -68,14 +64,3 @@ class NumberLowering:
             return value
         names = {Scalar.BOOL: "truth", Scalar.INT: "to_int", Scalar.FLOAT: "to_float"}
         return self.of.assign(names[kind], (value,), kind)
-
-
-@cache
-def tensor_places(target: str) -> frozenset[int]:
-    """Return the positions of the arguments that cannot be numbers, as an operator needs tensors
-    there."""
-    schema: Any = resolve(target)._schema
-    allows: Any = vars(torch)["_C"]
-    if allows._should_allow_numbers_as_tensors(schema.name.split("::")[1]):
-        return frozenset()
-    return frozenset(n for n, x in enumerate(schema.arguments) if "Tensor" in str(x.type))

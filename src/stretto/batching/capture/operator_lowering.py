@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from stretto.batching.capture.lowered_values import LoweredValues
-from stretto.batching.capture.number_lowering import tensor_places
 from stretto.batching.capture.rows_lowering import RowsLowering, placeholder
-from stretto.batching.instance_program import program_operator
+from stretto.batching.instance_program import program_operator, tensor_places
 from stretto.ir.core import Literal, Operand, Value
 from stretto.ir.data import OperandPlaceholder, OperateOp, Operation
 from stretto.ir.ops import TensorOp

@@ -191,7 +191,7 @@ class RowsLowering:
         if name in ("cat", "concatenate") and isinstance(args[0], tuple):
             return self.joined(op, args[0], args[1] if len(args) > 1 else 0)
         source = args[0] if args else None
-        if not isinstance(source, Value) or not source.type.shape:  # type: ignore[union-attr]
+        if not isinstance(source, Value) or not source.tensor.shape:
             return False
         if name not in ("select", "slice", "narrow") or (args[1] if len(args) > 1 else 0) != 0:
             return False

@@ -466,10 +466,10 @@ class ArmJoin:
         that the row exists."""
         steps = value.steps if isinstance(value, TracedTensor) else ()
         rows = [step for step in steps if step.target == "aten.select.int"]
-        sizes = dims_of(tracer().type_in(value.memory.state))
         if any(step.values for step in rows):
             return False
-        if rows and any(isinstance(size, Size) for size in sizes):
+        sizes = dims_of(tracer().type_in(value.memory.state)) if rows else ()
+        if any(isinstance(size, Size) for size in sizes):
             return False
         values = [item for step in steps for item in step.values]
         return value.memory.scope.open and all(map(tracer().is_known, values))
