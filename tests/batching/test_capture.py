@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,10 @@ from stretto.errors import CaptureError
 from stretto.ir.types import DataType
 from stretto.options import Options
 from tests.batching.agree import compare
+from tests.batching.corners import CASES
+from tests.batching.random_programs import instances
 from tests.batching.test_models import assert_close
+from tests.batching.test_random_programs import module_of
 from tests.batching.texts import assert_reads_back
 from tests.sampling import sampled
 
@@ -65,6 +69,49 @@ def check(function: Callable[..., Any], *columns: Sequence[Any]) -> InstanceProg
 def test_models(name: str) -> None:
     model, instances = build(name, "small", count=6)
     check(model, instances)
+
+
+REFUSED = frozenset(
+    (
+        "assigned_slice",
+        "in_place_alias",
+        "order_of_a_set",
+        "rows_of_several_lengths",
+        "rows_that_do_not_fit",
+        "set_returned",
+        "try_except",
+    )
+)
+"""The corner programs that the capture refuses."""
+WRONG = frozenset(("loop_over_several_kinds", "rows_or_a_matrix"))
+"""Those whose programs do not give what Python gives yet."""
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.xfail] * (n in WRONG)) for n in sorted(CASES)],
+)
+def test_corners(name: str) -> None:
+    if name not in REFUSED:
+        check(*CASES[name])
+        return
+    with pytest.raises(CaptureError) as caught:
+        check(*CASES[name])
+    assert caught.value.location is not None
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("first", [2000, 2020])
+def test_random_programs(first: int, tmp_path: Path) -> None:
+    refused: list[str] = []
+    for seed in range(first, first + 20):
+        module = module_of(seed, tmp_path)
+        try:
+            check(module.main, *instances(seed, vars(module), 8))
+        except CaptureError as error:
+            refused.append(error.message)
+    assert len(refused) <= 2, refused
 
 
 @pytest.mark.parametrize("name", sampled(["mvrnn", "treelstm", "experts"], ["mvrnn"]))

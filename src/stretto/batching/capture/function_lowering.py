@@ -75,7 +75,7 @@ class FunctionLowering(LoweredValues):
         self.last_uses = LastUses(self.function.body)
         self.numbers = NumberLowering(self)
         self.rows = RowsLowering(self)
-        self.operators = OperatorLowering(self, self.rows)
+        self.operators = OperatorLowering(self, self.rows, self.numbers)
 
     def declare(self, result: DataType | None = None) -> None:
         """Make the function, without its ops. result: the type of its result, if it is known."""

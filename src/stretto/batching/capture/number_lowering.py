@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 from stretto.batching.capture.data_types import scalar_of
 from stretto.batching.verifier import type_of as type_of_operand
 from stretto.ir.core import Literal, Operand, Value
-from stretto.ir.data import AssignOp
+from stretto.ir.data import AssignOp, RaiseOp
+from stretto.ir.failure import eager_class
 from stretto.ir.ops import TensorOp
 from stretto.ir.types import Scalar
+from stretto.ops.positions import position_failure
 
 if TYPE_CHECKING:
     from stretto.batching.capture.lowered_values import LoweredValues
 
 _PRIMITIVES = {
     "logical_and": "and", "logical_or": "or", "logical_xor": "xor", "logical_not": "not",
-    "minimum": "min", "maximum": "max",
+    "minimum": "min", "maximum": "max", "remainder": "mod",
 }  # fmt: skip
 """The primitives that compute operators of ATen on flags and positions."""
 
@@ -57,6 +59,26 @@ class NumberLowering:
                 return self.of.assign(_PRIMITIVES[name], args, kind)
             case _:
                 return None
+
+    def check(self, check: TensorOp) -> bool:
+        """Emit a check of a position that is a number; False for others."""
+        values, size, length, operator, dim, wraps = check.args
+        is_known = isinstance(values, Value) and isinstance(size, int) and isinstance(length, int)
+        if not is_known or not self.of.is_number(values):
+            return False
+        number, least = self.of.number(values), Literal(-size if wraps else 0)
+        flags = [
+            self.of.assign("ge", (number, least), Scalar.BOOL),
+            self.of.assign("le", (number, Literal(size - length)), Scalar.BOOL),
+        ]
+        fits = self.of.assign("and", flags, Scalar.BOOL)
+        failure = position_failure(operator, size, length, dim)
+        before, place, after = failure.message.partition("{}")
+        parts = (before, number, after) if place else (failure.message,)
+        message = tuple(part for part in parts if part != "")
+        raised = RaiseOp(eager_class(failure.error), message, location=check.location)
+        self.of.branch_on(fits, [], [raised])
+        return True
 
     def converted(self, value: Operand, kind: Scalar) -> Operand:
         """Return a number as one of another kind."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from stretto.batching.capture.lowered_values import LoweredValues
+from stretto.batching.capture.number_lowering import NumberLowering
 from stretto.batching.capture.rows_lowering import RowsLowering, placeholder
 from stretto.batching.instance_program import program_operator, tensor_places
 from stretto.ir.core import Literal, Operand, Value
@@ -34,6 +35,7 @@ class OperatorLowering:
 
     main: LoweredValues
     rows: RowsLowering
+    numbers: NumberLowering
     checks: list[TensorOp] = field(default_factory=list[TensorOp])
     inner: dict[Value, Checked] = field(default_factory=dict[Value, Checked])
 
@@ -52,7 +54,8 @@ class OperatorLowering:
     def emit_checks(self) -> None:
         """Emit the checks of positions that no operator uses."""
         for check in self.checks:
-            self.operate([(check,)], ())
+            if not self.numbers.check(check):
+                self.operate([(check,)], ())
         self.checks = []
 
     def operate(self, steps: list[Checked], values: tuple[Value, ...]) -> None:
