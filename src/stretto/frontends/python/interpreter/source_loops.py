@@ -83,12 +83,18 @@ class SourceLoops:
             self.heap.set(table, RESULT, advance())
             return self.regions.is_bound(table.get(RESULT, MISSING))
 
-        return self.with_effects(
-            head,
-            lambda: body(self.regions.present(table.get(RESULT, MISSING))),
-            self.regions.is_bound(first),
-            runs_once=False,
-        )
+        def with_item() -> Any:
+            return body(self.regions.present(table.get(RESULT, MISSING)))
+
+        is_there = self.regions.is_bound(first)
+        try:
+            return self.with_effects(head, with_item, is_there, runs_once=False)
+        except UnknownResult:
+            return None
+        except (AdvancedInside, Thrown):
+            raise
+        except (Exception, LeftByConsumer) as error:
+            return self._raised_at_once(lambda: is_there, with_item, error)
 
     def emit_while(
         self, test: Callable[[], Any], body: Callable[[], Any], *, runs_once: bool = False
@@ -99,9 +105,9 @@ class SourceLoops:
             return self.with_effects(test, body, MISSING, runs_once=runs_once)
         except UnknownResult:
             return None
-        except (AdvancedInside, LeftByConsumer):
+        except AdvancedInside:
             raise
-        except Exception as error:
+        except (Exception, LeftByConsumer) as error:
             return self._raised_at_once(test, body, error)
 
     def _while(self, test: Callable[[], Any], body: Callable[[], Any], *, runs_once: bool) -> Any:
@@ -138,20 +144,24 @@ class SourceLoops:
         return self._while(lambda: table[RESULT], iteration, runs_once=runs_once)
 
     def _raised_at_once(
-        self, test: Callable[[], Any], body: Callable[[], Any], error: Exception
+        self, test: Callable[[], Any], body: Callable[[], Any], error: BaseException
     ) -> Any:
         """Emit a loop whose body raises whatever its variables hold: it raises if it is entered.
 
         Raises `error` itself if it has another cause: a bug of the capture, or types that only
         later iterations have.
         """
-        if not raises(error):
+        of_program = error.error if isinstance(error, LeftByConsumer) else error
+        if not isinstance(of_program, Exception) or not raises(of_program):
             raise error
         ended = False
 
         def entered() -> None:
             nonlocal ended
-            body()
+            try:
+                body()
+            except LeftByConsumer as left:
+                raise left.error from None
             ended = True
 
         self.regions.branch(test(), entered, lambda: None)
@@ -280,9 +290,9 @@ class SourceLoops:
             return self._unroll(rest.source, stop)
         except AdvancedInside:
             return NotImplemented
-        except (Thrown, LeftByConsumer):
+        except Thrown:
             raise
-        except Exception as error:
+        except (Exception, LeftByConsumer) as error:
             if isinstance(length, int) or _begins(rest.source):
                 raise
             if not isinstance(length, TracedTensor):
