@@ -12,7 +12,7 @@ from torch import nn
 import stretto
 from stretto.batching import compiled
 from stretto.batching.frontend import Evaluation
-from stretto.batching.guards import FunctionOfInstances
+from stretto.batching.instance_guards import FunctionOfInstances
 from stretto.batching.instances.observe import Observer
 from stretto.options import Options
 from stretto.runtime.probes import native_check

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from stretto.batching.frontend import Evaluation, read_instance
-from stretto.batching.guards import Check, TensorGuards
 from stretto.batching.host.host_program import Flat, HostProgram
 from stretto.batching.host.tables import layout
+from stretto.batching.instance_guards import Check, TensorGuards
 from stretto.batching.instance_program import InstanceProgram
 from stretto.batching.levels.level_program import LevelProgram
 from stretto.batching.passes.pipeline import BatchPasses, run_passes

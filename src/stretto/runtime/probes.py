@@ -29,7 +29,7 @@ NOT_LOOKED_FOR = -1
 
 
 class ProbeTable:
-    """Probes, laid out for native code. A call returns True if all of them find the expected
+    """ComparedRows, laid out for native code. A call returns True if all of them find the expected
     objects.
 
     rows: kind, subject, key, expected, as in probes.cpp. kept: the objects whose addresses are
@@ -58,14 +58,14 @@ SUPPORT = NativeLibrary(Path(__file__).with_name("probes.cpp"), _prepare)
 built, load = SUPPORT.built, SUPPORT.load
 
 
-class Probes(Protocol):
-    """Probes that have been collected; see `ProbeTable`."""
+class ComparedRows(Protocol):
+    """ComparedRows that have been collected; see `ProbeTable`."""
 
     rows: list[tuple[int, int, int, int]]
     kept: list[object]
 
 
-def native_check(options: Options) -> Callable[[Probes], ProbeTable]:
+def native_check(options: Options) -> Callable[[ComparedRows], ProbeTable]:
     """Return the function that turns probes into one native check. Raises BuildError if the native
     code cannot be built."""
     library = load(options)

@@ -25,7 +25,7 @@ from stretto.batching.capture.lowering import (
     YieldedResult,
     lowered,
 )
-from stretto.batching.guards import Check, FunctionOfInstances
+from stretto.batching.instance_guards import Check, FunctionOfInstances
 from stretto.batching.instance_program import InstanceProgram
 from stretto.batching.instances.types import InstanceTypes, TypesGrew
 from stretto.call.eager import RequiresGrad

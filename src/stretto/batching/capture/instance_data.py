@@ -456,7 +456,8 @@ class InstanceData(InstanceTexts):
             for name, item in items.items():
                 made.store(name, item)
 
-        made = FixedItems(self.evaluation.info(type).fields, held.table)
+        table: Any = held.table
+        made = FixedItems(self.evaluation.info(type).fields, table)
         return DataRef(dict, DataTable(lambda: (ITEMS,), lambda _: made, store), value)
 
     def new_content(self, items: Any) -> DataList:
@@ -496,7 +497,8 @@ class InstanceData(InstanceTexts):
         values = list[Value]()
         for part in (first, second):
             if isinstance(part, DataList):
-                self.merge(type, part.stored.type)
+                other: Any = part.stored.type
+                self.merge(type, other)
                 values.append(part.value)
             else:
                 held = tuple(self.stored_in(type, item) for item in part)

@@ -18,7 +18,7 @@ from stretto.ir.types import Scalar
 from stretto.ops.infer import resolve
 
 if TYPE_CHECKING:
-    from stretto.batching.capture.function_lowering import FunctionLowering
+    from stretto.batching.capture.lowered_values import LoweredValues
 
 _PRIMITIVES = {
     "logical_and": "and", "logical_or": "or", "logical_xor": "xor", "logical_not": "not",
@@ -31,7 +31,7 @@ _PRIMITIVES = {
 class NumberLowering:
     """Lowers operators on numbers for a function."""
 
-    of: FunctionLowering
+    of: LoweredValues
 
     def primitive(self, op: TensorOp) -> Operand | None:
         """Return the result of an operator on numbers as a primitive; None if there is none."""

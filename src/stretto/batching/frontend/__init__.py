@@ -34,7 +34,7 @@ from stretto.batching.frontend.guards import ReadGuards, holds
 from stretto.batching.frontend.purity import noting_content
 from stretto.batching.frontend.python_library import MODULE as LIBRARY_MODULE
 from stretto.batching.frontend.values import Dynamic, Static, Value
-from stretto.batching.guards import FunctionOfInstances
+from stretto.batching.instance_guards import FunctionOfInstances
 from stretto.batching.instance_program import InstanceProgram
 from stretto.batching.instances.observe import Observer
 from stretto.errors import CaptureError, SourceLocation

@@ -273,10 +273,7 @@ def _equal_dicts(self, other):
         return NotImplemented
     if len(self) != len(other):
         return False
-    for key in members(self):
-        if key not in other or self[key] != other[key]:
-            return False
-    return True
+    return all(not (key not in other or self[key] != other[key]) for key in members(self))
 
 
 def _unequal(self, other):
@@ -319,7 +316,7 @@ def _union(self, *others):
 def _intersection(self, *others):
     made = empty_like(self)
     for key in members(self):
-        if all([key in other for other in others]):
+        if all(key in other for other in others):
             made.add(key)
     return made
 
@@ -327,7 +324,7 @@ def _intersection(self, *others):
 def _difference(self, *others):
     made = empty_like(self)
     for key in members(self):
-        if not any([key in other for other in others]):
+        if not any(key in other for other in others):
             made.add(key)
     return made
 
@@ -341,24 +338,15 @@ def _symmetric_difference(self, other):
 
 
 def _is_subset(self, other):
-    for key in members(self):
-        if key not in other:
-            return False
-    return True
+    return all(key in other for key in members(self))
 
 
 def _is_superset(self, other):
-    for key in members(other):
-        if key not in self:
-            return False
-    return True
+    return all(key in self for key in members(other))
 
 
 def _is_disjoint(self, other):
-    for key in members(other):
-        if key in self:
-            return False
-    return True
+    return all(key not in self for key in members(other))
 
 
 def _equal_sets(self, other):
@@ -379,7 +367,8 @@ _OF_ALL: dict[str, Callable[..., Any]] = {
     "__init__": _init, "copy": _copy, "__copy__": _copy, "__ne__": _unequal,
 }  # fmt: skip
 _OF_DICTS: dict[str, Callable[..., Any]] = {
-    **_OF_ALL, "__iter__": _iter, "values": _values, "items": _items, "get": _get, "setdefault": _setdefault,
+    **_OF_ALL, "__iter__": _iter, "values": _values, "items": _items, "get": _get,
+    "setdefault": _setdefault,
     "pop": _pop, "popitem": _popitem, "update": _update, "__eq__": _equal_dicts, "__or__": _joint,
     "__ior__": _update_here,
 }  # fmt: skip

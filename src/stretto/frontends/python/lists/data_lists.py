@@ -57,7 +57,8 @@ class DataList(TracedList):
         return DataList(tracer().data.emit(op, (self.value, *args), self.stored.type))
 
     def copied(self, *, is_tuple: bool = False) -> DataList:
-        type = ListType(self.stored.type.cell, is_tuple)
+        own: Any = self.stored.type
+        type = ListType(own.cell, is_tuple)
         return DataList(tracer().data.emit("to_list", (self.value,), type, is_tuple))
 
     def held(self, item: Any) -> Value:
@@ -126,7 +127,7 @@ def _check_stack(length: Any) -> None:
         raise RuntimeError("stack expects a non-empty TensorList")
 
 
-def position(index: Any) -> Operand:
+def position(index: Any) -> Operand | Value:
     """Return a position, or a bound of a slice, as an operand."""
     if isinstance(index, TracedTensor):
         number: Any = to_number(index)

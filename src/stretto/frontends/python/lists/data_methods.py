@@ -128,10 +128,7 @@ def sort(items: Any, key: Any, reverse: Any, are_floats: Any) -> None:
 
 
 def contains(items: Any, wanted: Any, same: Any) -> Any:
-    for position in range(len(items)):
-        if same(items[position], wanted):
-            return True
-    return False
+    return any(same(items[position], wanted) for position in range(len(items)))
 
 
 def index(items: Any, wanted: Any, same: Any, start: Any, stop: Any) -> Any:
@@ -160,10 +157,7 @@ def remove(items: Any, wanted: Any, same: Any, message: str) -> None:
 def are_equal(items: Any, others: Any, same: Any) -> Any:
     if len(items) != len(others):
         return False
-    for position in range(len(items)):
-        if not same(items[position], others[position]):
-            return False
-    return True
+    return all(same(items[position], others[position]) for position in range(len(items)))
 
 
 def compared(items: Any, others: Any, same: Any, compare: Any) -> Any:

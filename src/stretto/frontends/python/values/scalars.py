@@ -332,7 +332,7 @@ def unify(first: LeafKind, second: LeafKind) -> LeafKind | None:
         return None
     if first == second:
         return first
-    if not (isinstance(a, TensorType) and isinstance(b, TensorType)):
+    if any(type(side) is not TensorType for side in (a, b)):
         return tracer().data.unified(first, second)
     if first.number and second.number and python_kind(a.dtype) is python_kind(b.dtype):
         return LeafKind(TensorType(_promoted(a.dtype, b.dtype)), True)
