@@ -264,3 +264,13 @@ SHARED = torch.ones(3)
 def test_what_would_outlive_the_call_is_refused(function: Callable[..., Any], reason: str) -> None:
     with pytest.raises(CaptureError, match=reason):
         check(function, [torch.ones(3), torch.zeros(3)])
+
+
+def entry_of_a_dict(a: int, x: Tensor) -> Any:
+    """The entry at a key of the instance: tensors, or a value of several types."""
+    d = {0: x, 1: x + 1}
+    return d[a % 2], [d[a % 2]], {0: 5, 1: 6}[a % 2], ({0: x, 1: 2}[a % 2],)
+
+
+def test_entry_of_a_dict() -> None:
+    check(entry_of_a_dict, [0, 1, 3], [torch.ones(2), torch.zeros(2), torch.ones(2)])

@@ -668,13 +668,12 @@ class InstanceData(InstanceTexts):
 
                 def option(held: Any) -> Any:
                     given = self.value_at(held, type)
+                    if type in NUMBERS or isinstance(type, TensorType):
+                        return self.wrap(given, type)
                     made = emit(operation("copy", (given,)), type_in_program(type))
-                    if type in NUMBERS:
-                        self.numbers.add(made)
                     return self.one_of(made, [])
 
-                found = Hooks.use(value, option)
-                return self.text_value(found) if is_text(found) else found.value
+                return self.value_at(Hooks.use(value, option), type)
             case _:
                 kind = kind_of(value)
                 assert kind is not None

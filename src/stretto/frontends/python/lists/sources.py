@@ -494,7 +494,7 @@ def _one_of(items: Sequence[Any], index: Any, message: str) -> Either:
         raise TypeError("only integer tensors of a single element can be converted to an index")
     inside = torch.logical_and(position >= -size, position < size)
     check(inside, "IndexError", message, _detail(position))
-    place = torch.remainder(position, size)
+    place = position % size
     return Either([number_of(place == number) for number in range(size)], items)
 
 
