@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PRIMITIVES = {
     "logical_and": "and", "logical_or": "or", "logical_xor": "xor", "logical_not": "not",
-    "minimum": "min", "maximum": "max", "remainder": "mod",
+    "minimum": "min", "maximum": "max",
 }  # fmt: skip
 """The primitives that compute operators of ATen on flags and positions."""
 
@@ -62,7 +62,8 @@ class NumberLowering:
 
     def check(self, check: TensorOp) -> bool:
         """Emit a check of a position that is a number; False for others."""
-        values, size, length, operator, dim, wraps = check.args
+        given: Any = check.args
+        values, size, length, operator, dim, wraps = given
         is_known = isinstance(values, Value) and isinstance(size, int) and isinstance(length, int)
         if not is_known or not self.of.is_number(values):
             return False
