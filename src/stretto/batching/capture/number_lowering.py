@@ -4,7 +4,7 @@ needs a tensor."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stretto.batching.capture.data_types import scalar_of
 from stretto.batching.verifier import type_of as type_of_operand
