@@ -477,6 +477,8 @@ class Statements:
     def match_rest(
         self, frame: PythonFrame, node: ast.Match, subject: Any
     ) -> Generator[Any, Any, Any]:
+        if not node.cases:
+            return None
         holder = f"<subject {id(node.cases[0])}>"
         self.interpreter.store_name(frame, holder, subject)
         node.subject = ast.Name(holder, ast.Load())
