@@ -84,6 +84,19 @@ def before_another_end(item: Tensor, n: int) -> Any:
     return v.sum()
 
 
+def of_one_arm(item: Tensor, n: int) -> Any:
+    v = W[item]
+    return W.sum() if n > 2 else v.sum()
+
+
+def of_one_arm_and_later(item: Tensor, n: int) -> Any:
+    v = W[item]
+    if n > 2:
+        return W.sum()
+    x = v * 2.0 if n > 1 else W
+    return x.sum() + v.sum()
+
+
 def before_a_break(item: Tensor, n: int) -> Any:
     for _ in range(3):
         v = W[item]
@@ -95,7 +108,7 @@ def before_a_break(item: Tensor, n: int) -> Any:
 
 FUNCTIONS: list[Callable[[Tensor, int], Any]] = [
     embedded, indexed, row, column, used_by_unused, beside_used, divided, one_hot, in_an_arm,
-    in_a_loop, before_a_decision, before_another_end, before_a_break,
+    in_a_loop, before_a_decision, before_another_end, of_one_arm, of_one_arm_and_later, before_a_break,
 ]  # fmt: skip
 INSTANCES = [(torch.tensor([one]), n) for one in (1, 5, 0) for n in (1, 5, 2, 0)]
 

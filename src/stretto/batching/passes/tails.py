@@ -14,7 +14,8 @@
 Changes: operators before a branch that only its arms use move into these arms; a short tail of a
 body that uses results of the arms moves to the end of each arm. Needs: `tidy` runs afterwards and
 propagates copies. Guarantees: the same values, and no path computes more than before: an operator
-moves into an arm only where its operands still have the same values. The program grows by at most
+moves into an arm only where its operands still have the same values, and one that may raise an
+exception only if each path uses it. The program grows by at most
 `MOST_TAIL` statements per branch. (ACRoBat has no such pass: its blocks end at a branch.)
 """
 
@@ -128,13 +129,19 @@ def why_not_into(operate: OperateOp, branch: IfOp, rest: Body, uses: FunctionUse
     users = [any(arm[target] for target in operate.targets) for arm in arms]
     if not any(users):
         return "no arm uses it"
-    if any(later[target] for target in operate.targets):
+    bodies = (branch.then.ops, branch.orelse.ops)
+    is_later = any(later[target] for target in operate.targets)
+    if operate.may_raise and not all(
+        uses_it or (is_later and not ends(arm)) for arm, uses_it in zip(bodies, users, strict=True)
+    ):
+        return "it may raise an exception, and a path does not use it"
+    if is_later:
         if not all_assigned(branch).isdisjoint(used(operate)):
             return "an arm assigns what it uses"
-        for arm, uses_it in zip((branch.then.ops, branch.orelse.ops), users, strict=True):
+        for arm, uses_it in zip(bodies, users, strict=True):
             if uses_it and not ends(arm):
                 return "an arm and what follows it use it"
-    if not any(_has_operators(arm, operate) for arm in (branch.then.ops, branch.orelse.ops)):
+    if not any(_has_operators(arm, operate) for arm in bodies):
         return "no operator of an arm uses it"
     return None
 
