@@ -108,7 +108,8 @@ def before_a_break(item: Tensor, n: int) -> Any:
 
 FUNCTIONS: list[Callable[[Tensor, int], Any]] = [
     embedded, indexed, row, column, used_by_unused, beside_used, divided, one_hot, in_an_arm,
-    in_a_loop, before_a_decision, before_another_end, of_one_arm, of_one_arm_and_later, before_a_break,
+    in_a_loop, before_a_decision, before_another_end, of_one_arm,
+    of_one_arm_and_later, before_a_break,
 ]  # fmt: skip
 INSTANCES = [(torch.tensor([one]), n) for one in (1, 5, 0) for n in (1, 5, 2, 0)]
 

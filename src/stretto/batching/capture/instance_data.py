@@ -195,10 +195,11 @@ class InstanceData(InstanceTexts):
             case _:
                 fail(f"data of type {type} in an instance", "pass data of another type")
 
-    def rows(self, value: Value, row: TensorType) -> Any:
-        """Return a tensor whose first size the instance has."""
-        state = tracer()
-        number = state.read(self.made("len", (value,), Scalar.INT))
+    def rows(self, value: Value, row: TensorType, flag: Any = True) -> Any:
+        """Return a tensor whose first size the instance has. flag: whether it is one at all."""
+        state, branch = tracer(), self.interpreter.regions.branch
+        held = branch(flag, lambda: self.made("len", (value,), Scalar.INT), lambda: 0)
+        number = state.read(held)
         size = state.dim(state.new_symbol(number, low=0))
         type = TensorType(row.dtype, (size, *row.shape))
         return wrap(emit(operation("copy", (value,)), type), LeafKind(type, False))
@@ -254,6 +255,8 @@ class InstanceData(InstanceTexts):
             branch = self.interpreter.regions.branch
             found = branch(flag, lambda: self.made("cast", (value,), type, type), lambda: MISSING)
             return next(x for x in found.stretto_options if x is not MISSING)
+        if isinstance(type, RowsType):
+            return self.rows(self.emit("cast", (value,), type, type), type.row, flag)
         found = self.made("cast", (value,), type, type)
         if isinstance(found, DataObject):
             self.casts.add(found.stored)
