@@ -83,15 +83,10 @@ REFUSED = frozenset(
     )
 )
 """The corner programs that the capture refuses."""
-WRONG = frozenset(("loop_over_several_kinds", "rows_or_a_matrix"))
-"""Those whose programs do not give what Python gives yet."""
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.xfail] * (n in WRONG)) for n in sorted(CASES)],
-)
+@pytest.mark.parametrize("name", sorted(CASES))
 def test_corners(name: str) -> None:
     if name not in REFUSED:
         check(*CASES[name])

@@ -640,9 +640,20 @@ class InstanceData(InstanceTexts):
         return leaf(type_in_program(type), number=type in NUMBERS)
 
     def unified(self, first: LeafKind, second: LeafKind) -> LeafKind:
-        found = union((self.data_type(first), self.data_type(second)))
+        found = joined((self.data_type(first), self.data_type(second)))
         self.evaluation.settle(found)
         return leaf(found)
+
+    def unified_rows(self, first: TensorType, second: TensorType) -> LeafKind | None:
+        """Return the kind of tensors whose first sizes differ, and data decide one of them."""
+        if first.is_static and second.is_static:
+            return None
+        found = joined(map(type_as_data, (first, second)))
+        return leaf(found) if isinstance(found, RowsType) else None
+
+    def kind_after_branch(self, kind: LeafKind) -> LeafKind:
+        """Return the kind, after a branch, of a tensor that only one arm has."""
+        return leaf(self.data_type(kind)) if is_rows(self.data_type(kind)) else kind
 
     def value_at(self, value: Any, type: DataType) -> Value:
         """Return a value of the interpreter as one of the Program, of a type that `type_at` has

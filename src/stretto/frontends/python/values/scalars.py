@@ -336,7 +336,8 @@ def unify(first: LeafKind, second: LeafKind) -> LeafKind | None:
         return tracer().data.unified(first, second)
     if first.number and second.number and python_kind(a.dtype) is python_kind(b.dtype):
         return LeafKind(TensorType(_promoted(a.dtype, b.dtype)), True)
-    return None
+    data = tracer().data
+    return None if data is None or first.number or second.number else data.unified_rows(a, b)
 
 
 def _unified_rows(first: LeafKind, second: LeafKind) -> LeafKind | None:
@@ -365,6 +366,8 @@ def unify_rows(
     their slices along it. `promote`: also if the sizes are numbers."""
     if first is None or second is None or first.number or second.number:
         return None
+    if tracer().data is not None:  # `unify` has found what they have in common
+        return None
     a, b = first.type, second.type
     if not isinstance(a, TensorType) or not isinstance(b, TensorType) or a.rank != b.rank:
         return None
@@ -382,6 +385,8 @@ def kind_after_branch(kind: LeafKind) -> LeafKind:
     """Return the kind, after a branch, of a tensor that only one arm has. A dim whose size is
     decided in the arm makes it a list of its slices."""
     state = tracer()
+    if state.data is not None:
+        return state.data.kind_after_branch(kind)
     values = state.symbol_values.items()
     return _rows_of(kind, {symbol for symbol, value in values if not state.is_known(value)})
 
