@@ -1,9 +1,8 @@
-"""What is known of the values of a captured Program before it is lowered: which are Python numbers,
-and which lists may be one."""
+"""What is known of the values of a captured Program before it is lowered: which are Python numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +13,6 @@ from stretto.batching.levels.tables import short_errors
 from stretto.errors import CaptureError
 from stretto.ir.core import Program, Value
 from stretto.ir.data import (
-    AssignOp,
     Operation,
     operation_key,
 )
@@ -22,23 +20,16 @@ from stretto.ir.ops import (
     CallOp,
     ForOp,
     IfOp,
-    ListExtendOp,
-    ListNewOp,
-    ListPopOp,
-    ListPushOp,
-    ListSetOp,
     LiteralOp,
     WhileOp,
 )
 from stretto.ir.types import (
     DataType,
     DType,
-    ListType,
     RowsType,
     Scalar,
     TensorListType,
     TensorType,
-    union,
 )
 
 SCALARS = {DType.BOOL: Scalar.BOOL, DType.I64: Scalar.INT, DType.F64: Scalar.FLOAT}
@@ -54,8 +45,6 @@ class DataTypes:
 
     program: Program
     data: InstanceData
-    cells: dict[Value, int] = field(default_factory=dict[Value, int])
-    """The cell of each list."""
     numbers: set[Value] = field(default_factory=set[Value])
     """Values that are Python numbers wherever they come from."""
     too_short: dict[Hashable, tuple[Exception, ...]] = field(
@@ -66,7 +55,6 @@ class DataTypes:
     def __post_init__(self) -> None:
         while self.find_numbers():
             pass
-        self.find_cells()
 
     @property
     def evaluation(self) -> InstanceTypes:
@@ -117,78 +105,6 @@ class DataTypes:
         """True for a Python number, wherever it comes from."""
         return value in self.numbers or self.is_number(value)
 
-    # -- cells of lists --------------------------------------------------------------------------
-
-    def find_cells(self) -> None:
-        """Find the cell of each list: lists that may be one have the same."""
-        parent: dict[Value, Value] = {}
-
-        def root(value: Value) -> Value:
-            while value in parent:
-                value = parent[value]
-            return value
-
-        def join(pairs: Iterable[tuple[Value, Value]]) -> None:
-            for one, other in pairs:
-                if isinstance(one.type, TensorListType):
-                    a, b = root(one), root(other)
-                    if a is not b:
-                        parent[a] = b
-
-        every: list[Value] = []
-        known: dict[Value, int] = {}
-        of_numbers = set(self.data.numbers)
-        for function in self.program.functions.values():
-            every += function.params
-            for op in function.body.walk():
-                every += op.results
-                for block in op.blocks:
-                    every += block.params
-                match op:
-                    case ListPushOp(found) | ListExtendOp(found) | ListSetOp(found):
-                        join([(op.result, found)])
-                        items = op.operands[1:]
-                        if not isinstance(op, ListExtendOp) and self.is_host(items[-1]):
-                            of_numbers.add(found)
-                    case ListNewOp(items) if items and all(map(self.is_host, items)):
-                        of_numbers.add(op.result)
-                    case ListPopOp(found):
-                        join([(op.results[0], found)])
-                    case IfOp(_, then, orelse):
-                        join(zip(op.results, then.yields, strict=True))
-                        join(zip(op.results, orelse.yields, strict=True))
-                    case WhileOp(inits, condition, body):
-                        for values in (inits, condition.params, body.params, body.yields):
-                            join(zip(op.results, values, strict=True))
-                    case ForOp(inits=inits, body=body):
-                        for values in (inits, body.params[1:], body.yields):
-                            join(zip(op.results, values, strict=True))
-                    case CallOp(name, arguments):
-                        called = self.program.functions[name]
-                        join(zip(called.params, arguments, strict=True))
-                        join(zip(op.results, called.body.yields, strict=True))
-                    case AssignOp(op="copy") if op.operands:
-                        sides = (op.result, op.operands[0])
-                        for value, other in (sides, sides[::-1]):
-                            its: Any = other.type
-                            if isinstance(its, ListType):
-                                known[value] = its.cell
-                    case _:
-                        pass
-        groups: dict[Value, list[Value]] = {}
-        for value in every:
-            if isinstance(value.type, TensorListType):
-                groups.setdefault(root(value), []).append(value)
-        for members in groups.values():
-            given = [self.evaluation.merged_cell(known[v]) for v in members if v in known]
-            cell = given[0] if given else self.evaluation.new_cell()
-            are_numbers = not of_numbers.isdisjoint(members)
-            for value in members:
-                self.cells[value] = cell
-                item = value.list.element
-                kind: DataType = SCALARS[item.dtype] if are_numbers else item
-                self.evaluation.cells[cell] = union((self.evaluation.cells[cell], kind))
-
     def is_data(self, value: Value) -> bool:
         """True for a tensor that data may hold: data decide no size but its first one."""
         type = value.tensor
@@ -225,7 +141,7 @@ class DataTypes:
         """Return the type of a value as data."""
         type: Any = value.type
         if isinstance(type, TensorListType):
-            return ListType(self.cells[value])
+            raise CaptureError("a list of a size that the content of a tensor decides")
         if isinstance(type, TensorType):
             return scalar_of(type.dtype) if self.is_host(value) else self.tensor_type_of(value)
         return type

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from stretto.batching.capture.instance_errors import OfNumber, raised_class
-from stretto.batching.capture.last_uses import LastUses, Path
 from stretto.batching.capture.lowered_values import LoweredValues
 from stretto.batching.capture.number_lowering import NumberLowering
 from stretto.batching.capture.operator_lowering import OperatorLowering
@@ -35,14 +34,6 @@ from stretto.ir.ops import (
     ConstantOp,
     ForOp,
     IfOp,
-    ListExtendOp,
-    ListGetOp,
-    ListLengthOp,
-    ListNewOp,
-    ListPopOp,
-    ListPushOp,
-    ListSetOp,
-    ListStackOp,
     LiteralOp,
     SizeOp,
     TensorOp,
@@ -54,7 +45,6 @@ from stretto.ir.types import (
     DType,
     RowsType,
     Scalar,
-    TensorListType,
     TupleType,
 )
 from stretto.ops.effects import is_draw
@@ -67,12 +57,8 @@ class FunctionLowering(LoweredValues):
 
     function: Function
     made: dict[str, InstanceFunction]
-    shared: set[Value] = field(default_factory=set[Value])
-    """Lists that the program must not change in place."""
-    path: Path = ()
 
     def __post_init__(self) -> None:
-        self.last_uses = LastUses(self.function.body)
         self.numbers = NumberLowering(self)
         self.rows = RowsLowering(self)
         self.operators = OperatorLowering(self, self.rows, self.numbers)
@@ -91,9 +77,8 @@ class FunctionLowering(LoweredValues):
         made, body = self.made[self.function.name], self.function.body
         for value, variable in zip(body.params, made.parameters, strict=True):
             self.values[value] = variable
-        self.shared.update(body.params)
         self.reads.append({})
-        self.ops(body, ())
+        self.ops(body)
         if result is not None:
             operand = result(self)
             made.result = type_of_operand(operand)
@@ -106,25 +91,22 @@ class FunctionLowering(LoweredValues):
 
     # -- ops -------------------------------------------------------------------------------------
 
-    def block(self, block: Block, path: Path, then: Callable[[], None]) -> Block:
+    def block(self, block: Block, then: Callable[[], None]) -> Block:
         before, self.out = self.out, []
         self.reads.append({})
-        self.ops(block, path)
-        self.path = (*path, len(block.ops))
+        self.ops(block)
         then()
         self.reads.pop()
         made, self.out = self.out, before
         return body_of(made)
 
-    def ops(self, block: Block, path: Path) -> None:
-        for number, op in enumerate(block.ops):
-            self.path = (*path, number)
+    def ops(self, block: Block) -> None:
+        for op in block.ops:
             self.location = op.location
             if op.blocks or isinstance(op, CallOp | CheckOp | ReadOp):
                 self.operators.emit_checks()
             self.op(op)
         self.operators.emit_checks()
-        self.path = (*path, len(block.ops))
 
     def op(self, op: Op) -> None:
         match op:
@@ -136,16 +118,9 @@ class FunctionLowering(LoweredValues):
             case TensorOp():
                 self.tensor(op)
             case AssignOp(op=name, args=args, detail=detail):
-                if name == "copy" and isinstance(args[0], Value) and args[0] in self.types.cells:
-                    self.values[op.result] = self.owned(args[0])
-                    return
                 operands = tuple(self.as_data(x) if isinstance(x, Value) else x for x in args)
                 if not op.results:
                     self.emit(AssignOp(name, operands, detail, location=op.location))
-                    return
-                if name == "copy" and isinstance(op.result.type, TensorListType):
-                    self.values[op.result] = operands[0]
-                    self.shared.add(op.result)
                     return
                 type = self.types.type_of(op.result)
                 if name == "copy" and isinstance(type, RowsType) and isinstance(args[0], Value):
@@ -173,7 +148,7 @@ class FunctionLowering(LoweredValues):
                 number = self.number(op.number)
                 self.values[op.result] = self.rows.numbers[op.symbol] = number
             case _:
-                self.list_op(op)
+                raise CaptureError(f"`{op.name}` is no op of an instance", location=op.location)
 
     def tensor(self, op: TensorOp) -> None:
         if op.target == CHECK:
@@ -216,37 +191,31 @@ class FunctionLowering(LoweredValues):
         self.branch_on(flag, [], [RaiseOp(error, message, location=self.location)])
 
     def branch(self, op: IfOp) -> None:
-        flag, path = self.number(op.condition), self.path
+        flag = self.number(op.condition)
         if isinstance(flag, Literal):
             taken = op.then if flag.value else op.orelse
-            self.ops(taken, (*path, 0 if flag.value else 1))
-            self.path = path
+            self.ops(taken)
             for value, found in zip(op.results, taken.yields, strict=True):
                 if found in self.constants:
                     self.constants[value] = self.constants[found]
                 else:
                     self.values[value] = self.values[found]
-                    self.shared |= {value, found}  # two names of one list
             return
         targets = list(map(self.variable, op.results))
         arms = list[Block]()
-        for number, block in enumerate((op.then, op.orelse)):
+        for block in (op.then, op.orelse):
 
             def leave(block: Block = block) -> None:
                 for value, target in zip(block.yields, targets, strict=True):
                     self.move(value, target)
 
-            arms.append(self.block(block, (*path, number), leave))
-        self.path = path
+            arms.append(self.block(block, leave))
         self.emit(IfOp(flag, *arms, location=op.location))
         for value, target in zip(op.results, targets, strict=True):
             self.values[value] = target
 
     def move(self, value: Value, target: Variable) -> None:
-        operand = self.of_type(value, target.type)
-        if isinstance(value.type, TensorListType):
-            operand = self.owned(value)
-        self.emit(AssignOp("copy", (operand,), results=(target,)))
+        self.emit(AssignOp("copy", (self.of_type(value, target.type),), results=(target,)))
 
     def carried(self, op: WhileOp | ForOp, params: Sequence[Value]) -> list[Variable]:
         targets = [self.variable(value) for value in params]
@@ -255,7 +224,6 @@ class FunctionLowering(LoweredValues):
         return targets
 
     def loop(self, op: WhileOp) -> None:
-        path = self.path
         targets = self.carried(op, op.body.params)
         for params in (op.condition.params, op.body.params):
             for value, target in zip(params, targets, strict=True):
@@ -265,19 +233,15 @@ class FunctionLowering(LoweredValues):
             (flag,) = op.condition.yields
             self.branch_on(self.number(flag), [], [BreakOp()])
 
-        head = self.block(op.condition, (*path, 0), test)
-        body = self.block(op.body, (*path, 1), lambda: self.next(op.body.yields, targets))
-        self.path = path
+        head = self.block(op.condition, test)
+        body = self.block(op.body, lambda: self.next(op.body.yields, targets))
         self.emit(LoopOp(body_of([*head.ops, *body.ops]), location=op.location))
         for value, target in zip(op.results, targets, strict=True):
             self.values[value] = target
 
     def next(self, values: Sequence[Value], targets: Sequence[Variable]) -> None:
         """Assign the carried variables their next values, all at once."""
-        found = [
-            self.owned(v) if isinstance(v.type, TensorListType) else self.of_type(v, t.type)
-            for v, t in zip(values, targets, strict=True)
-        ]
+        found = [self.of_type(v, t.type) for v, t in zip(values, targets, strict=True)]
         for number, operand in enumerate(found):
             if operand in targets[:number]:
                 found[number] = self.assign("copy", (operand,), type_of_operand(operand))
@@ -286,7 +250,6 @@ class FunctionLowering(LoweredValues):
                 self.emit(AssignOp("copy", (operand,), results=(target,)))
 
     def counted(self, op: ForOp) -> None:
-        path = self.path
         index = self.fresh(Scalar.INT, "i")
         start, stop = map(self.bound, (op.start, op.stop))
         self.emit(AssignOp("copy", (start,), results=(index,)))
@@ -302,8 +265,7 @@ class FunctionLowering(LoweredValues):
             AssignOp("copy", (index,), results=(shown,)),
             AssignOp("add", (index, Literal(op.step)), results=(index,)),
         ]
-        body = self.block(op.body, (*path, 0), lambda: self.next(op.body.yields, targets))
-        self.path = path
+        body = self.block(op.body, lambda: self.next(op.body.yields, targets))
         self.emit(LoopOp(body_of([*head, *body.ops]), location=op.location))
         for value, target in zip(op.results, targets, strict=True):
             self.values[value] = target
@@ -323,59 +285,7 @@ class FunctionLowering(LoweredValues):
         self.emit(InvokeOp(op.function, tuple(args), results=(target,), location=op.location))
         if len(op.results) == 1:
             self.values[op.result] = target
-            self.shared.add(op.result)  # it may be an argument
             return
         assert isinstance(called.result, TupleType)
         for number, (value, kind) in enumerate(zip(op.results, called.result.items, strict=True)):
             self.values[value] = self.assign("item", (target,), kind, number)
-        self.shared.update(op.results)
-
-    # -- lists -----------------------------------------------------------------------------------
-
-    def owned(self, value: Value) -> Operand:
-        """Return a list that may be changed in place: a copy, if somebody else may read it."""
-        found = self.values[value]
-        if value not in self.shared and self.last_uses.is_last(value, self.path):
-            return found
-        return self.assign("to_list", (found,), type_of_operand(found), False)
-
-    def list_op(self, op: Op) -> None:
-        match op:
-            case ListNewOp(items):
-                kind, item = self.types.type_of(op.result), self.item_type(op.result)
-                given = [self.of_type(value, item) for value in items]
-                self.values[op.result] = self.assign("list", given, kind, False)
-            case ListPushOp(found, item):
-                made = self.owned(found)
-                self.change("append", made, self.of_type(item, self.item_type(found)))
-                self.values[op.result] = made
-            case ListExtendOp(found, rows):
-                made = self.owned(found)
-                self.change("extend", made, self.operand(rows))
-                self.values[op.result] = made
-            case ListSetOp(found, index, item):
-                made = self.owned(found)
-                held = self.of_type(item, self.item_type(found))
-                self.change("put", made, self.number(index), held)
-                self.values[op.result] = made
-            case ListPopOp(found):
-                made = self.owned(found)
-                item = self.assign("pop", (made,), self.item_type(found))
-                self.values[op.results[0]] = made
-                self.values[op.results[1]] = item
-            case ListGetOp(found, index):
-                given = (self.values[found], self.number(index))
-                self.values[op.result] = self.assign("at", given, self.item_type(found))
-            case ListLengthOp(found):
-                self.values[op.result] = self.assign("len", (self.values[found],), Scalar.INT)
-            case ListStackOp(found):
-                type = self.types.type_of(op.result)
-                self.values[op.result] = self.assign("rows", (self.values[found],), type)
-            case _:
-                raise CaptureError(f"`{op.name}` is no op of an instance", location=op.location)
-
-    def item_type(self, value: Value) -> DataType:
-        return self.types.evaluation.cells[self.types.cells[value]]
-
-    def change(self, op: str, *args: Operand) -> None:
-        self.emit(AssignOp(op, args, location=self.location))
