@@ -1,4 +1,4 @@
-"""What is known of the values of a captured Program before it is lowered: which are Python numbers."""
+"""What is known of the values of a captured Program before it is lowered: which are numbers."""
 
 from __future__ import annotations
 
