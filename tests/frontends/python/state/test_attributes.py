@@ -3,6 +3,7 @@ exception."""
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -274,3 +275,31 @@ def test_iterating_over_a_dict_does_not_search_the_heap(monkeypatch: pytest.Monk
 
     check(function, (X,))
     assert not searched
+
+
+class Guarded:
+    """Reads each attribute by a method of its own."""
+
+    def __init__(self) -> None:
+        self.n = 3
+
+    def __getattribute__(self, name: str) -> Any:
+        if super().__getattribute__("__dict__").get("is_locked"):
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+    @property
+    def doubled(self) -> int:
+        return self.n * 2
+
+
+def test_objects_with_getattribute_that_the_function_makes() -> None:
+    outside = Guarded()
+
+    def function(x: Tensor) -> Tensor:
+        made, copied = Guarded(), copy.deepcopy(outside)
+        made.n = 5
+        are_same = made.__class__ is copied.__class__ is Guarded
+        return x * made.doubled + copied.n * len(made.__dict__) + are_same
+
+    check(function, (X,))

@@ -292,7 +292,7 @@ class Attributes:
             return self.descriptors.of_class(value, name)
         _check_thread(value)
         kind = self.type_of(value)
-        if name == "__class__" and not self._claims_a_class(kind):
+        if name == "__class__" and self.entry(kind, name) is vars(object)[name]:
             return kind
         if name == "__dict__" and self.has_namespace(value):
             return self.heap.namespace_of(value)
