@@ -1,5 +1,5 @@
-"""What the program of a function for one instance relies on besides the instances, checked before
-each batch: values that all instances share, and their tensors."""
+"""Guards of the program of a function for one instance: before each batch they check the values and
+tensors that all instances share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of the values of a captured Program before it is lowered: which are numbers."""
+"""Finds which values of a captured Program are Python numbers, before it is lowered."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from stretto.batching.capture.instance_data import InstanceData
 from stretto.batching.instance_program import Composition
-from stretto.batching.instances.types import InstanceTypes
+from stretto.batching.instances.types import InstanceTypes, tensor_as_data
 from stretto.batching.levels.tables import short_errors
 from stretto.errors import CaptureError
 from stretto.ir.core import Program, Value
@@ -126,16 +126,7 @@ class DataTypes:
 
     def tensor_type_of(self, value: Value) -> TensorType | RowsType:
         """Return the type of a tensor: one whose first size data decide is rows."""
-        type = value.tensor
-        if type.is_static:
-            return type
-        row = TensorType(type.dtype, type.shape[1:])
-        if not row.is_static:
-            raise CaptureError(
-                f"data decide sizes of a tensor {type} other than the first one",
-                remedy="make it a tensor whose first size differs from instance to instance",
-            )
-        return RowsType(row)
+        return tensor_as_data(value.tensor)
 
     def type_of(self, value: Value) -> DataType:
         """Return the type of a value as data."""

@@ -18,7 +18,8 @@ from typing import Any, NoReturn
 
 from stretto.batching.capture import instance_errors, instance_numbers
 from stretto.batching.capture.instance_texts import InstanceTexts
-from stretto.batching.instances.types import InstanceTypes, joined
+from stretto.batching.instances.types import InstanceTypes, joined, tensor_as_data
+from stretto.errors import CaptureError
 from stretto.frontends.python.interpreter.data_dicts import DataDict, FixedItems
 from stretto.frontends.python.interpreter.heap import ITEMS, MISSING, DataRef, HeapObject, Ref
 from stretto.frontends.python.lists.data_lists import DataList
@@ -97,15 +98,10 @@ def is_rows(type: DataType) -> bool:
 
 def type_as_data(type: TensorType) -> TensorType | RowsType:
     """Return the type of a tensor as data: one whose first size data decide is rows."""
-    if type.is_static:
-        return type
-    row = TensorType(type.dtype, type.shape[1:])
-    if not row.is_static:
-        fail(
-            f"data decide sizes of a tensor {type} other than the first one",
-            "make it a tensor whose first size differs from instance to instance",
-        )
-    return RowsType(row)
+    try:
+        return tensor_as_data(type)
+    except CaptureError as error:
+        fail(error.message, error.remedy or "")
 
 
 @dataclass(eq=False)

@@ -7,6 +7,7 @@ compares it or looks into it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, NoReturn
 
 from stretto.frontends.python.interpreter import data_texts
@@ -35,20 +36,23 @@ def _is_shown_plainly(piece: Shown, value: Any) -> bool:
     return isinstance(value, DataObject) or (is_number and not value.dtype.is_floating_point)
 
 
-class InstanceTexts:
+class InstanceTexts(ABC):
     """The part of `InstanceData` that concerns texts."""
 
     evaluation: Any
     interpreter: Any
 
+    @abstractmethod
     def made(self, op: str, args: tuple[Any, ...], type: Any, detail: Any = None) -> Any:
-        raise NotImplementedError
+        """Emit an op on data, and return its result."""
 
+    @abstractmethod
     def emit(self, op: str, args: tuple[Any, ...], type: Any, detail: Any = None) -> Value:
-        raise NotImplementedError
+        """Emit an op, and return the value of the Program."""
 
+    @abstractmethod
     def new_content(self, items: Any) -> DataList:
-        raise NotImplementedError
+        """Return the content of a new list with some items."""
 
     def compared(self, name: str, first: Any, second: Any) -> Any:
         """Return a comparison of texts."""

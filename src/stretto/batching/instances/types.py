@@ -70,6 +70,20 @@ def joined(types: Iterable[DataType]) -> DataType:
     return union(kinds)
 
 
+def tensor_as_data(type: TensorType) -> TensorType | RowsType:
+    """Return the type of a tensor as data: one whose first size data decide is rows. Raises
+    CaptureError if they decide another one."""
+    if type.is_static:
+        return type
+    row = TensorType(type.dtype, type.shape[1:])
+    if not row.is_static:
+        raise CaptureError(
+            f"data decide sizes of a tensor {type} other than the first one",
+            remedy="make it a tensor whose first size differs from instance to instance",
+        )
+    return RowsType(row)
+
+
 def _row(kind: TensorType | RowsType) -> TensorType | None:
     if isinstance(kind, RowsType):
         return kind.row

@@ -56,7 +56,7 @@ def _error_of(function: Any) -> str:
 
 
 _NO_ITEMS = {function: _error_of(function) for function in (min, max)}
-"""What this version of Python says of `min` and `max` of nothing."""
+"""The messages of this version of Python for `min` and `max` of nothing."""
 _OF_DATA: dict[Any, Any] = {
     (itertools.product,): data_methods.product,
     (itertools.combinations, 2): data_methods.pairs,

@@ -1,4 +1,4 @@
-"""What Python's library does with lists of instances, whose lengths only the run knows.
+"""Functions of Python's library on lists of instances, whose lengths only the run knows.
 
 The interpreter runs these functions, whose arguments are its values. `operations` and the rules of
 built-in functions call them.
